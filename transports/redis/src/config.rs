@@ -1,4 +1,4 @@
-//! What can be set of a Redis transport: its builder, with the default and the reason of each value.
+//! Configuration of a Redis transport: its builder, with the default and the reason of each value.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use outbox_contract::{TransportError, TransportErrorKind};
 
 use crate::transport::RedisTransport;
 
-/// What is longer is taken for this: Redis and the clocks of a process refuse times that they can't count to.
+/// Limit of times: Redis and the clocks of a process refuse times that they can't count to.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
-/// What becomes of entries that were read.
+/// Retention of entries that were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retention {
-    /// What every group of a stream has acknowledged goes, when it is older than this. Nothing that a group has not acknowledged ever does,
+    /// Entries that every group of a stream has acknowledged go, when they are older than this. Nothing that a group has not acknowledged ever does,
     /// nor anything of a stream without a group: if consumers stay away, Redis fills up, publishing becomes unavailable, and messages wait in the outbox.
     Finished(Duration),
     /// As `Finished`, at once, and beyond about so many entries in each unit the oldest go **whether they were read or not**. A consumer that
@@ -35,16 +35,16 @@ pub enum Start {
     Newest,
 }
 
-/// Which topics there are.
+/// Topics that can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topics {
-    /// Whatever is named.
+    /// All that are named.
     MadeByName,
     /// Those that were made.
     Existing,
 }
 
-/// What Redis has to confirm beyond having executed a write.
+/// Confirmation that Redis has to give beyond having executed a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Confirm {
     pub(crate) replicas: u32,
@@ -153,13 +153,13 @@ impl RedisTransportBuilder {
         self
     }
 
-    /// What all keys begin with. Default `outbox`; without braces. Services that exchange messages have the same.
+    /// Sets the beginning of all keys. Default `outbox`; without braces. Services that exchange messages have the same.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.config.prefix = prefix.into();
         self
     }
 
-    /// How many units a topic gets that is made by this transport: how many members of a consumer can work side by side. 1 to 256, default
+    /// Sets the number of units of a topic that is made by this transport: how many members of a consumer can work side by side. 1 to 256, default
     /// 8. A topic keeps the number it was made with: another one would send keys to other units, and their order would be lost.
     pub fn units(mut self, units: u32) -> Self {
         self.config.units = units;
@@ -173,7 +173,7 @@ impl RedisTransportBuilder {
         self
     }
 
-    /// What becomes of entries that were read. Default: what every group has acknowledged goes.
+    /// Sets the retention of entries that were read. Default: what every group has acknowledged goes.
     pub fn retention(mut self, retention: Retention) -> Self {
         self.config.retention = retention;
         self
@@ -206,7 +206,7 @@ impl RedisTransportBuilder {
         self
     }
 
-    /// How long replicas and the disk may take. Default 2 seconds; shorter than a relay's `publish_timeout`.
+    /// Sets the time limit for replicas and the disk. Default 2 seconds; shorter than a relay's `publish_timeout`.
     pub fn confirm_timeout(mut self, timeout: Duration) -> Self {
         self.config.confirm_timeout = timeout;
         self
@@ -221,7 +221,7 @@ impl RedisTransportBuilder {
         self
     }
 
-    /// How often a stream that is written to is trimmed, at most. Default each second.
+    /// Sets the minimum interval at which a stream that is written to is trimmed. Default each second.
     pub fn trim_every(mut self, every: Duration) -> Self {
         self.config.trim_every = every;
         self
@@ -234,20 +234,20 @@ impl RedisTransportBuilder {
         self
     }
 
-    /// How often a member says that it is alive and looks for the others. Default 3 seconds; at most half of the lease. Units move to a member
+    /// Sets the interval at which a member says that it is alive and looks for the others. Default 3 seconds; at most half of the lease. Units move to a member
     /// that joins within two of them.
     pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
         self.config.heartbeat = heartbeat;
         self
     }
 
-    /// How long connecting may take, be it to one node of a cluster after another. Default 5 seconds.
+    /// Sets the time limit of connecting, be it to one node of a cluster after another. Default 5 seconds.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.config.connect_timeout = timeout;
         self
     }
 
-    /// How long an acknowledgement, a heartbeat, and whatever else answers at once may take. Default 5 seconds. What is published has the
+    /// Sets the time limit of an acknowledgement, a heartbeat, and whatever else answers at once. Default 5 seconds. What is published has the
     /// relay's time.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.config.request_timeout = timeout;

@@ -11,11 +11,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::config::Config;
-use crate::error::Trouble;
+use crate::error::Error;
 use crate::nodes::Nodes;
 use crate::scripts::Scripts;
 
-/// How to reach the server, and what was learnt of it.
+/// Address of the server, and what was learnt of it.
 pub(crate) struct Server {
     /// The server; of a cluster, the nodes that are asked for the others, in turn.
     seeds: Vec<Client>,
@@ -71,8 +71,8 @@ impl Server {
         self.closed.send_replace(true);
     }
 
-    pub(crate) fn check_open(&self) -> Result<(), Trouble> {
-        if *self.closed.borrow() { Err(Trouble::closed()) } else { Ok(()) }
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if *self.closed.borrow() { Err(Error::closed()) } else { Ok(()) }
     }
 
     pub(crate) async fn until_closed(&self) {
@@ -88,10 +88,10 @@ impl Server {
     /// Makes a connection. Whatever goes wrong, nothing was asked yet.
     ///
     /// The seeds are asked one after the other. Each may take its share of the time that is left, so that a silent one leaves some to the others.
-    pub(crate) async fn connect(&self) -> Result<Connection, Trouble> {
+    pub(crate) async fn connect(&self) -> Result<Connection, Error> {
         self.check_open()?;
         let (until, first) = (Instant::now() + self.connect_timeout, self.first.load(Ordering::Relaxed));
-        let mut failed = Trouble::route("unreachable", "no address of redis is known");
+        let mut failed = Error::route("unreachable", "no address of redis is known");
         for (asked, left) in (1..=self.seeds.len()).rev().enumerate() {
             let place = (first + asked) % self.seeds.len();
             let Some(seed) = self.seeds.get(place) else { break };
@@ -104,17 +104,17 @@ impl Server {
                     self.first.store(place, Ordering::Relaxed);
                     return Ok(connection);
                 }
-                Ok(Err(trouble)) => failed = trouble,
+                Ok(Err(error)) => failed = error,
                 Err(_) => {
                     let words = format!("redis can't be reached: no answer within {share:?}");
-                    failed = Trouble::route("unreachable", words);
+                    failed = Error::route("unreachable", words);
                 }
             }
         }
         Err(failed.while_connecting())
     }
 
-    async fn connect_by(&self, seed: &Client) -> Result<Connection, Trouble> {
+    async fn connect_by(&self, seed: &Client) -> Result<Connection, Error> {
         let mut hello = Pipeline::new();
         Scripts::load(&mut hello);
         hello.cmd("CONFIG").arg("GET").arg("proto-max-bulk-len");
@@ -131,7 +131,7 @@ impl Server {
             if let Some(refused) = answers[..Scripts::COUNT].iter().find_map(refusal) {
                 // Older ones do not know the first line of a script that says what it may do.
                 let is_old = refused.words.contains("compiling script");
-                return Err(if is_old { Trouble::too_old("older than Redis 7.0") } else { refused });
+                return Err(if is_old { Error::too_old("older than Redis 7.0") } else { refused });
             }
         }
         // A user who may not ask, or a server that does not tell: then what was configured counts.
@@ -145,7 +145,7 @@ impl Server {
     }
 }
 
-/// What a server says is the longest string that it takes.
+/// Reads the longest string that a server takes.
 fn limit(answer: Option<&Value>) -> Option<usize> {
     let Some(Value::Array(pair)) = answer else { return None };
     text(pair.get(1)?).ok()?.parse().ok()
@@ -153,7 +153,7 @@ fn limit(answer: Option<&Value>) -> Option<usize> {
 
 impl Connection {
     /// Sends commands together, and gives all answers, refusals among them.
-    pub(crate) async fn send(&mut self, pipeline: &Pipeline) -> Result<Vec<Value>, Trouble> {
+    pub(crate) async fn send(&mut self, pipeline: &Pipeline) -> Result<Vec<Value>, Error> {
         match &mut self.wire {
             Wire::One(one) => Ok(one.send_packed_commands(pipeline, 0, pipeline.len()).await?),
             Wire::Cluster(nodes) => nodes.send(pipeline).await,
@@ -166,7 +166,7 @@ impl Connection {
 }
 
 /// One connection to one server. Those who wait for an answer set the limit; the client's own would cut reads that are meant to wait.
-pub(crate) async fn plain(client: &Client) -> Result<MultiplexedConnection, Trouble> {
+pub(crate) async fn plain(client: &Client) -> Result<MultiplexedConnection, Error> {
     let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
 }
@@ -197,7 +197,7 @@ impl Link {
     }
 
     /// The connection. Those who come while it is being made wait for it.
-    pub(crate) async fn connection(&self) -> Result<Connection, Trouble> {
+    pub(crate) async fn connection(&self) -> Result<Connection, Error> {
         self.server.check_open()?;
         if let Some(connection) = self.slot().clone() {
             return Ok(connection);
@@ -216,12 +216,11 @@ impl Link {
         &self,
         connection: &mut Connection,
         pipeline: &Pipeline,
-    ) -> Result<Vec<Value>, Trouble> {
+    ) -> Result<Vec<Value>, Error> {
         let in_doubt = InDoubt { link: self, number: connection.number, armed: true };
         let answers = connection.send(pipeline).await?;
         let misplaced = |value: &Value| {
-            refusal(value)
-                .is_some_and(|trouble| matches!(trouble.class, "read-only" | "no-script" | "cluster"))
+            refusal(value).is_some_and(|error| matches!(error.class, "read-only" | "no-script" | "cluster"))
         };
         if !answers.iter().any(misplaced) {
             in_doubt.settle();
@@ -230,7 +229,7 @@ impl Link {
     }
 
     /// As `send`, with a limit of time.
-    pub(crate) async fn request(&self, pipeline: &Pipeline, within: Duration) -> Result<Vec<Value>, Trouble> {
+    pub(crate) async fn request(&self, pipeline: &Pipeline, within: Duration) -> Result<Vec<Value>, Error> {
         let mut connection = self.connection().await?;
         self.within(&mut connection, pipeline, within).await
     }
@@ -241,10 +240,10 @@ impl Link {
         connection: &mut Connection,
         pipeline: &Pipeline,
         within: Duration,
-    ) -> Result<Vec<Value>, Trouble> {
+    ) -> Result<Vec<Value>, Error> {
         let answers = timeout(within, self.send(connection, pipeline)).await;
         answers.unwrap_or_else(|_| {
-            Err(Trouble::unknown("timeout", format!("redis did not answer within {within:?}")))
+            Err(Error::unknown("timeout", format!("redis did not answer within {within:?}")))
         })
     }
 
@@ -287,10 +286,10 @@ impl Drop for InDoubt<'_> {
     }
 }
 
-/// What the server refused, if this is a refusal.
-pub(crate) fn refusal(value: &Value) -> Option<Trouble> {
+/// Returns the refusal of the server, if this is one.
+pub(crate) fn refusal(value: &Value) -> Option<Error> {
     match value {
-        Value::ServerError(error) => Some(Trouble::refused(&words(error))),
+        Value::ServerError(error) => Some(Error::refused(&words(error))),
         _ => None,
     }
 }
@@ -300,28 +299,28 @@ fn words(error: &ServerError) -> String {
 }
 
 /// An answer that is a text.
-pub(crate) fn text(value: &Value) -> Result<String, Trouble> {
+pub(crate) fn text(value: &Value) -> Result<String, Error> {
     match value {
         Value::BulkString(bytes) => Ok(String::from_utf8_lossy(bytes).into_owned()),
         Value::SimpleString(text) => Ok(text.clone()),
         Value::Int(number) => Ok(number.to_string()),
         Value::Okay => Ok("OK".to_owned()),
-        Value::ServerError(error) => Err(Trouble::refused(&words(error))),
-        _ => Err(Trouble::unexpected("a question for a text")),
+        Value::ServerError(error) => Err(Error::refused(&words(error))),
+        _ => Err(Error::unexpected("a question for a text")),
     }
 }
 
 /// An answer that is a number.
-pub(crate) fn number(value: &Value) -> Result<u64, Trouble> {
-    text(value)?.parse().map_err(|_| Trouble::unexpected("a question for a number"))
+pub(crate) fn number(value: &Value) -> Result<u64, Error> {
+    text(value)?.parse().map_err(|_| Error::unexpected("a question for a number"))
 }
 
 /// An answer that is a list.
-pub(crate) fn list(value: &Value) -> Result<&[Value], Trouble> {
+pub(crate) fn list(value: &Value) -> Result<&[Value], Error> {
     match value {
         Value::Array(values) => Ok(values),
         Value::Nil => Ok(&[]),
-        Value::ServerError(error) => Err(Trouble::refused(&words(error))),
-        _ => Err(Trouble::unexpected("a question for a list")),
+        Value::ServerError(error) => Err(Error::refused(&words(error))),
+        _ => Err(Error::unexpected("a question for a list")),
     }
 }

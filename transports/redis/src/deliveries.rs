@@ -5,20 +5,23 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use outbox_contract::backend::{Clock, Deliveries, Problem, Received, Subscription, SystemClock, Tag, Unit};
+use outbox_contract::backend::flow::Window;
+use outbox_contract::backend::{Clock, Deliveries, Problem, Received, SystemClock, Tag, Unit};
 use outbox_contract::{Consumer, Topic, TransportError};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::config::Config;
 use crate::connection::Link;
-use crate::error::Trouble;
+use crate::consumption::Consumption;
+use crate::error::Error;
+use crate::lease::Lease;
 use crate::problems::Problems;
 use crate::routing::Routing;
-use crate::state::State;
+use crate::stream_id::StreamId;
 use crate::{keeper, reader};
 
-/// What the parts of a member share.
+/// State that the parts of a member share.
 pub(crate) struct Member {
     /// An id made fresh for each member, and behind a colon how long its leases last, in milliseconds: so that others know which lease is too long
     /// to be one. Those who came first sort first.
@@ -39,7 +42,7 @@ pub(crate) struct Member {
     /// The next heartbeat should come now.
     pub(crate) hurry: Notify,
     // A plain mutex: held for one step of the machine, never across an await.
-    state: Mutex<State>,
+    state: Mutex<Consumption>,
 }
 
 impl fmt::Debug for Member {
@@ -52,7 +55,7 @@ impl fmt::Debug for Member {
 }
 
 impl Member {
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, Consumption> {
         // No step of the machine runs foreign code, so a poisoned lock could only come from a bug in it; the state is
         // still the best that there is.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -75,9 +78,9 @@ impl Member {
     }
 
     /// Redis refuses a topic, or a unit of it. That holds up no other; it is tried again by itself.
-    pub(crate) fn is_refused(&self, topic: &Topic, number: Option<u32>, trouble: &Trouble) {
-        if self.problems().refused(topic, number, &trouble.words) {
-            tracing::debug!(%topic, unit = number, class = trouble.class, "refused: {}", trouble.words);
+    pub(crate) fn is_refused(&self, topic: &Topic, number: Option<u32>, error: &Error) {
+        if self.problems().refused(topic, number, &error.words) {
+            tracing::debug!(%topic, unit = number, class = error.class, "refused: {}", error.words);
         }
     }
 
@@ -93,9 +96,9 @@ impl Member {
     }
 
     /// Tells whoever receives that something went wrong.
-    pub(crate) fn fail(&self, trouble: Trouble) {
-        tracing::debug!(class = trouble.class, consumer = %self.consumer, "receiving: {}", trouble.words);
-        self.state().fail(trouble);
+    pub(crate) fn fail(&self, error: Error) {
+        tracing::debug!(class = error.class, consumer = %self.consumer, "receiving: {}", error.words);
+        self.state().fail(error);
         self.wake.notify_one();
     }
 }
@@ -110,7 +113,8 @@ pub(crate) struct RedisDeliveries {
 impl RedisDeliveries {
     /// Begins to keep leases and to read.
     pub(crate) fn start(
-        subscription: &Subscription,
+        consumer: Consumer,
+        window: Window<Lease, StreamId>,
         topics: BTreeMap<Topic, u32>,
         config: Config,
         routing: Routing,
@@ -118,7 +122,7 @@ impl RedisDeliveries {
     ) -> Self {
         let member = Arc::new(Member {
             name: format!("{}:{}", uuid::Uuid::now_v7(), config.lease_millis()),
-            consumer: subscription.consumer.clone(),
+            consumer,
             topics: Mutex::new(topics),
             problems: Mutex::default(),
             config,
@@ -128,7 +132,7 @@ impl RedisDeliveries {
             wake: Notify::new(),
             read: Notify::new(),
             hurry: Notify::new(),
-            state: Mutex::new(State::new(subscription)),
+            state: Mutex::new(Consumption::new(window)),
         });
         let keeper = tokio::spawn(keeper::keep(Arc::clone(&member)));
         let reader = tokio::spawn(reader::read(Arc::clone(&member)));
@@ -141,7 +145,7 @@ impl RedisDeliveries {
     }
 
     fn check_open(&self, operation: &'static str) -> Result<(), TransportError> {
-        self.member.control.server().check_open().map_err(|trouble| trouble.error(operation))
+        self.member.control.server().check_open().map_err(|error| error.transport_error(operation))
     }
 }
 
@@ -152,7 +156,7 @@ impl Deliveries for RedisDeliveries {
         loop {
             self.check_open("receive")?;
             let taken = member.state().take(member.clock.elapsed());
-            match taken.map_err(|trouble| trouble.error("receive"))? {
+            match taken.map_err(|error| error.transport_error("receive"))? {
                 Some(received) => return Ok(received),
                 None => tokio::select! {
                     () = member.wake.notified() => {}
@@ -164,7 +168,7 @@ impl Deliveries for RedisDeliveries {
 
     async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
         self.check_open("acknowledge")?;
-        self.member.acknowledge(tags).await.map_err(|trouble| trouble.error("acknowledge"))
+        self.member.acknowledge(tags).await.map_err(|error| error.transport_error("acknowledge"))
     }
 
     fn problems(&self) -> Vec<Problem> {
@@ -199,7 +203,7 @@ impl Deliveries for RedisDeliveries {
         let left = self.member.leave().await;
         // Not before: given up half-way, it is tried again beside.
         self.left = left.is_ok();
-        left.map_err(|trouble| trouble.error("close"))
+        left.map_err(|error| error.transport_error("close"))
     }
 }
 
@@ -226,8 +230,8 @@ impl Drop for RedisDeliveries {
             let (member, mut tasks) = (Arc::clone(&self.member), std::mem::take(&mut self.tasks));
             runtime.spawn(async move {
                 stop(&mut tasks).await;
-                if let Err(trouble) = member.leave().await {
-                    tracing::debug!(class = trouble.class, "leaving: {}", trouble.words);
+                if let Err(error) = member.leave().await {
+                    tracing::debug!(class = error.class, "leaving: {}", error.words);
                 }
             });
         }

@@ -1,6 +1,6 @@
-//! What Redis has to confirm beyond having executed a write: that replicas have it, that the disk has it.
+//! Durability beyond the execution of a write: replicas have it, the disk has it.
 //!
-//! What this is worth: a replica that has a write can become primary, or one that has not; `WAIT` does not change which. `WAITAOF` says
+//! The worth of this: a replica that has a write can become primary, or one that has not; `WAIT` does not change which. `WAITAOF` says
 //! that the primary's disk has it. What neither covers is a disk that is lost with its machine and no replica.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,13 +11,13 @@ use redis::{Pipeline, Value};
 
 use crate::config::Confirm;
 use crate::connection::{Link, list, number, refusal, text};
-use crate::error::{Reach, Trouble};
+use crate::error::{Error, Reach};
 
 #[derive(Debug)]
 pub(crate) struct Durability {
     confirm: Confirm,
     timeout: Duration,
-    /// What was written last did not reach enough of them in time. Nothing more is written until they are back: each try would leave one
+    /// The last writes did not reach enough of them in time. Nothing more is written until they are back: each try would leave one
     /// more copy in the stream.
     short: AtomicBool,
 }
@@ -42,25 +42,25 @@ impl Durability {
         usize::from(self.confirm.replicas > 0) + usize::from(self.confirm.disk)
     }
 
-    /// What is written next is short of them until [`confirmed`](Self::confirmed) says otherwise: also when nobody waits for the answer.
+    /// Takes the next write as short of them until [`confirmed`](Self::confirmed) says otherwise: also when nobody waits for the answer.
     pub(crate) fn in_doubt(&self) -> InDoubt<'_> {
         InDoubt { durability: self, armed: self.questions() > 0 }
     }
 
-    /// Whether what was written is where it should be.
-    pub(crate) fn confirmed(&self, answers: &[Value]) -> Result<(), Trouble> {
+    /// Checks that the last write is where it should be.
+    pub(crate) fn confirmed(&self, answers: &[Value]) -> Result<(), Error> {
         let result = self.judge(answers);
         self.short.store(result.is_err(), Ordering::Relaxed);
         result
     }
 
-    fn judge(&self, answers: &[Value]) -> Result<(), Trouble> {
+    fn judge(&self, answers: &[Value]) -> Result<(), Error> {
         let mut answers = answers.iter();
         if self.confirm.replicas > 0 {
             let wanted = self.confirm.replicas;
             let have = number(answers.next().unwrap_or(&Value::Nil)).map_err(not_known)?;
             if have < u64::from(wanted) {
-                return Err(Trouble::unknown(
+                return Err(Error::unknown(
                     "not-enough-replicas",
                     format!(
                         "{have} of {wanted} replicas had it within {:?}; see the replicas, or ask for fewer with confirm_replicas",
@@ -72,7 +72,7 @@ impl Durability {
         if self.confirm.disk {
             let answer = list(answers.next().unwrap_or(&Value::Nil)).map_err(not_known)?;
             if answer.first().map(number) != Some(Ok(1)) {
-                return Err(Trouble::unknown(
+                return Err(Error::unknown(
                     "not-on-disk",
                     format!("it was not on the disk of the primary within {:?}; see its log", self.timeout),
                 ));
@@ -89,29 +89,28 @@ impl Durability {
         link: &Link,
         probe: &str,
         within: Duration,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), Error> {
         if !self.short.load(Ordering::Relaxed) {
             return Ok(());
         }
         let mut pipeline = Pipeline::new();
         pipeline.cmd("SET").arg(probe).arg("").arg("PX").arg(1);
         self.ask(&mut pipeline);
-        let answers =
-            link.request(&pipeline, within + self.timeout).await.map_err(Trouble::before_anything)?;
+        let answers = link.request(&pipeline, within + self.timeout).await.map_err(Error::before_anything)?;
         let (written, confirmations) =
-            answers.split_first().ok_or_else(|| Trouble::unexpected("a probe").before_anything())?;
+            answers.split_first().ok_or_else(|| Error::unexpected("a probe").before_anything())?;
         refusal(written).map_or(Ok(()), Err)?;
-        self.confirmed(confirmations).map_err(Trouble::before_anything)
+        self.confirmed(confirmations).map_err(Error::before_anything)
     }
 
-    /// Whether the server can confirm what is asked for.
+    /// Returns true if the server can confirm what is asked for.
     ///
     /// # Errors
     ///
     /// Says what it lacks.
-    pub(crate) fn check(&self, server: &str, persistence: &str, replication: &str) -> Result<(), Trouble> {
+    pub(crate) fn check(&self, server: &str, persistence: &str, replication: &str) -> Result<(), Error> {
         let lacks =
-            |kind, words: String| Err(Trouble { reach: Reach::Route, kind, class: "configuration", words });
+            |kind, words: String| Err(Error { reach: Reach::Route, kind, class: "configuration", words });
         let replicas: u32 =
             field(replication, "connected_slaves").and_then(|it| it.parse().ok()).unwrap_or(0);
         if replicas < self.confirm.replicas {
@@ -155,16 +154,16 @@ impl Drop for InDoubt<'_> {
 }
 
 /// Refuses a server that is too old, by its answer to `INFO server`.
-pub(crate) fn check_version(server: &str) -> Result<(), Trouble> {
+pub(crate) fn check_version(server: &str) -> Result<(), Error> {
     let version = field(server, "redis_version").unwrap_or("0");
     if version_of(version) < (7, 0) {
-        return Err(Trouble::too_old(&format!("Redis {version}")));
+        return Err(Error::too_old(&format!("Redis {version}")));
     }
     Ok(())
 }
 
 /// Refuses a server that deletes streams when it is full, by its answer to `INFO memory`.
-pub(crate) fn check_eviction(memory: &str) -> Result<(), Trouble> {
+pub(crate) fn check_eviction(memory: &str) -> Result<(), Error> {
     let policy = field(memory, "maxmemory_policy").unwrap_or("noeviction");
     if matches!(field(memory, "maxmemory"), None | Some("0")) || policy == "noeviction" {
         return Ok(());
@@ -174,7 +173,7 @@ pub(crate) fn check_eviction(memory: &str) -> Result<(), Trouble> {
         tracing::warn!(policy, "a redis that is full may end leases early; set maxmemory-policy noeviction");
         return Ok(());
     }
-    Err(Trouble {
+    Err(Error {
         reach: Reach::Route,
         kind: TransportErrorKind::Invalid,
         class: "configuration",
@@ -186,12 +185,12 @@ pub(crate) fn check_eviction(memory: &str) -> Result<(), Trouble> {
 }
 
 /// The answers to four `INFO` questions, as texts.
-pub(crate) fn infos(answers: &[Value]) -> Result<[String; 4], Trouble> {
+pub(crate) fn infos(answers: &[Value]) -> Result<[String; 4], Error> {
     match answers {
         [server, persistence, replication, memory] => {
             Ok([text(server)?, text(persistence)?, text(replication)?, text(memory)?])
         }
-        _ => Err(answers.iter().find_map(refusal).unwrap_or_else(|| Trouble::unexpected("INFO"))),
+        _ => Err(answers.iter().find_map(refusal).unwrap_or_else(|| Error::unexpected("INFO"))),
     }
 }
 
@@ -205,9 +204,9 @@ fn version_of(version: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// What was written is there; whether it is where it should be was not said.
-fn not_known(trouble: Trouble) -> Trouble {
-    Trouble { reach: Reach::Unknown, ..trouble }
+/// Error of a write that is there, of which was not said whether it is where it should be.
+fn not_known(error: Error) -> Error {
+    Error { reach: Reach::Unknown, ..error }
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! What Redis says when it refuses, and what that means: for one message, for a topic, for everything.
+//! Errors of Redis, and their meaning: for one message, for a topic, for everything.
 
 use outbox_contract::backend::{Outcome, Unavailable};
 use outbox_contract::{Failure, TransportError, TransportErrorKind};
 use redis::{ErrorKind, RedisError};
 
-/// How far something reaches.
+/// Reach of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// All of the server. What was asked did not happen.
@@ -19,7 +19,7 @@ pub(crate) enum Reach {
 
 /// Something that went wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Trouble {
+pub(crate) struct Error {
     pub(crate) reach: Reach,
     pub(crate) kind: TransportErrorKind,
     pub(crate) class: &'static str,
@@ -123,8 +123,8 @@ const REFUSALS: &[(&str, &str, Reach, TransportErrorKind, &str)] = {
     ]
 };
 
-impl Trouble {
-    /// What the server said, by the first word of it. What has no row here is taken for the topic's: nothing is counted
+impl Error {
+    /// Classifies a refusal of the server, by its first word. What has no row here is taken for the topic's: nothing is counted
     /// against a message for words that nobody understands.
     pub(crate) fn refused(said: &str) -> Self {
         let code = said.split_whitespace().next().unwrap_or_default();
@@ -204,12 +204,12 @@ impl Trouble {
         }
     }
 
-    pub(crate) fn error(&self, operation: &'static str) -> TransportError {
+    pub(crate) fn transport_error(&self, operation: &'static str) -> TransportError {
         TransportError::new(self.kind, operation, self.words.clone())
     }
 }
 
-impl From<RedisError> for Trouble {
+impl From<RedisError> for Error {
     fn from(error: RedisError) -> Self {
         match error.kind() {
             ErrorKind::Server(_) | ErrorKind::Extension => {
@@ -238,12 +238,12 @@ mod tests {
     #[test]
     fn what_the_server_can_not_do_now_is_never_a_failure_of_the_message() {
         for (code, class, ..) in REFUSALS {
-            let trouble = Trouble::refused(&format!("{code} some words"));
-            assert!(matches!(trouble.outcome(), Outcome::Unavailable(..)), "{code}");
-            assert_eq!(trouble.class, *class);
+            let error = Error::refused(&format!("{code} some words"));
+            assert!(matches!(error.outcome(), Outcome::Unavailable(..)), "{code}");
+            assert_eq!(error.class, *class);
         }
-        assert_eq!(Trouble::refused("ERR ACL failure in script: no permissions").class, "not-authorised");
-        let Outcome::Unavailable(reach, failure) = Trouble::refused("ERR what is this").outcome() else {
+        assert_eq!(Error::refused("ERR ACL failure in script: no permissions").class, "not-authorised");
+        let Outcome::Unavailable(reach, failure) = Error::refused("ERR what is this").outcome() else {
             panic!("words that nobody understands count against no message");
         };
         assert_eq!((reach, failure.class.as_ref()), (Unavailable::Topic, "server-error"));
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_broken_connection_is_unknown_and_one_that_was_never_made_is_not() {
-        let broken = Trouble::unknown("connection-lost", "it broke");
+        let broken = Error::unknown("connection-lost", "it broke");
         assert!(matches!(broken.outcome(), Outcome::Unknown(_)));
         assert!(matches!(broken.while_connecting().outcome(), Outcome::Unavailable(Unavailable::Route, _)));
     }

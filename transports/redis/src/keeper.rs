@@ -1,6 +1,6 @@
 //! Keeps a member's leases: says that it is alive, prolongs what it has, gives up what is beyond its share, takes what is free.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use redis::{Pipeline, Value};
 use tokio::time::timeout;
 
 use crate::connection::{Connection, list, refusal, text};
+use crate::consumption::KnownUnit;
 use crate::deliveries::Member;
-use crate::error::{Reach, Trouble};
+use crate::error::{Error, Reach};
 use crate::reader::READER;
 use crate::scripts::Script;
 use crate::share::{fair_share, surplus, wanted};
-use crate::state::Held;
 use crate::stream_id::StreamId;
 
 /// The longest pause before a heartbeat that failed is tried again.
@@ -26,9 +26,9 @@ pub(crate) async fn keep(member: Arc<Member>) {
     loop {
         let pause = match member.beat().await {
             Ok(()) => member.config.heartbeat,
-            Err(trouble) => {
-                let closed = trouble.reach == Reach::Closed;
-                member.fail(trouble);
+            Err(error) => {
+                let closed = error.reach == Reach::Closed;
+                member.fail(error);
                 if closed {
                     return;
                 }
@@ -44,35 +44,39 @@ pub(crate) async fn keep(member: Arc<Member>) {
 }
 
 impl Member {
-    /// One heartbeat, for all topics; and what is owed.
-    async fn beat(&self) -> Result<(), Trouble> {
+    /// Beats once, for all topics, and acknowledges what is unconfirmed.
+    async fn beat(&self) -> Result<(), Error> {
+        // Looked at once: a topic that is added meanwhile has its first heartbeat next.
+        let topics: Vec<(Topic, u32)> = self.topics().into_iter().collect();
         let mut prolonged = self.clock.elapsed();
-        let mut members = self.prolong().await?;
+        let mut members = self.prolong(&topics).await?;
         let mut result = Ok(());
-        for (topic, units) in &self.topics() {
+        for (at, (topic, units)) in topics.iter().enumerate() {
             // Leases go on while it takes long to see to many topics.
             if self.clock.elapsed() > prolonged + self.config.heartbeat {
                 prolonged = self.clock.elapsed();
-                members = self.prolong().await?;
+                members = self.prolong(&topics).await?;
             }
-            let members = members.remove(topic).unwrap_or_else(|| Err(Trouble::unexpected("a heartbeat")));
             let mut connection = self.control.connection().await?;
-            let beaten = match members {
-                Ok(members) => self.share_out(&mut connection, topic, *units, &members).await,
-                Err(trouble) => Err(trouble),
+            let beaten = match &members[at] {
+                Ok(members) => self.share_out(&mut connection, topic, *units, members).await,
+                Err(error) => Err(error.clone()),
             };
             match beaten {
-                Err(trouble) if matches!(trouble.reach, Reach::Unknown | Reach::Closed) => {
-                    return Err(trouble);
+                Err(error) if matches!(error.reach, Reach::Unknown | Reach::Closed) => {
+                    return Err(error);
                 }
                 // The others are not to wait for it.
-                Err(trouble) if trouble.reach == Reach::Topic => self.is_refused(topic, None, &trouble),
+                Err(error) if error.reach == Reach::Topic => self.is_refused(topic, None, &error),
                 Ok(()) => self.is_well(topic, None),
-                Err(trouble) => result = result.and(Err(trouble)),
+                Err(error) => result = result.and(Err(error)),
             }
         }
-        self.pay(&mut self.control.connection().await?).await?;
-        result
+        match self.acknowledge_all(&mut self.control.connection().await?).await {
+            // A problem of its unit, which holds up no other.
+            Err(error) if error.reach == Reach::Topic => result,
+            acknowledged => acknowledged.and(result),
+        }
     }
 
     /// Gives up what is beyond the share of this member, takes what is free up to that.
@@ -82,7 +86,7 @@ impl Member {
         topic: &Topic,
         units: u32,
         members: &[String],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), Error> {
         if self.state().is_draining() {
             return Ok(());
         }
@@ -96,34 +100,34 @@ impl Member {
         Ok(())
     }
 
-    /// Counts as a member of each topic for one more lease, and so do its units: of all topics in one request. Answers who else is there, or
-    /// what was refused of the topic.
-    async fn prolong(&self) -> Result<BTreeMap<Topic, Result<Vec<String>, Trouble>>, Trouble> {
+    /// Counts as a member of each topic for one more lease, and so do its units: of all topics in one request. Returns for each topic who else
+    /// is there, or what was refused of it.
+    async fn prolong(&self, topics: &[(Topic, u32)]) -> Result<Vec<Result<Vec<String>, Error>>, Error> {
         let mut connection = self.control.connection().await?;
         let lasts = if self.state().is_draining() { 0 } else { self.lease_millis() };
         let mut pipeline = Pipeline::new();
         let mut held = Vec::new();
-        for topic in self.topics().into_keys() {
-            let members = self.routing.members(&topic, &self.consumer);
+        for (topic, _) in topics {
+            let members = self.routing.members(topic, &self.consumer);
             connection.scripts.call(Script::Beat, &[&members], &mut pipeline).arg(&self.name).arg(lasts);
-            let of_topic = self.state().held_of(&topic);
+            let of_topic = self.state().held_of(topic);
             for (number, held) in &of_topic {
-                self.own(&connection, &unit(&topic, *number), &held.epoch, &mut pipeline);
+                self.own(&connection, &unit(topic, *number), &held.epoch, &mut pipeline);
             }
             held.push((topic, of_topic));
         }
         // Counted from before the request: the server can't begin earlier.
         let until = self.clock.elapsed() + self.config.lease;
         let mut answers = self.ask(&mut connection, &pipeline).await?.into_iter();
-        let mut members = BTreeMap::new();
+        let mut members = Vec::with_capacity(topics.len());
         for (topic, held) in held {
-            let mut next = || answers.next().ok_or_else(|| Trouble::unexpected("a heartbeat"));
+            let mut next = || answers.next().ok_or_else(|| Error::unexpected("a heartbeat"));
             let mut of_topic = list(&next()?).and_then(|members| members.iter().map(text).collect());
             for (number, held) in held {
-                let prolonged = self.prolonged(&unit(&topic, number), &held, until, &next()?);
+                let prolonged = self.prolonged(&unit(topic, number), &held, until, &next()?);
                 of_topic = prolonged.and(of_topic);
             }
-            members.insert(topic, of_topic);
+            members.push(of_topic);
         }
         // With leases that last again there may be something to read.
         self.read.notify_one();
@@ -131,7 +135,7 @@ impl Member {
     }
 
     /// Reads what a heartbeat was answered of a unit.
-    fn prolonged(&self, unit: &Unit, held: &Held, until: Duration, answer: &Value) -> Result<(), Trouble> {
+    fn prolonged(&self, unit: &Unit, held: &KnownUnit, until: Duration, answer: &Value) -> Result<(), Error> {
         match Ownership::read(answer) {
             Ok(None) => self.lose(unit),
             Ok(Some(Ownership { seen, oldest, .. })) => {
@@ -141,23 +145,23 @@ impl Member {
                     self.lose(unit);
                 }
             }
-            Err(trouble) => self.tell_of(unit, trouble)?,
+            Err(error) => self.tell_of(unit, error)?,
         }
         Ok(())
     }
 
-    /// Gives units back, and pays first what is owed of them. This member stops using them before anybody else can have them. What does not go
+    /// Gives units back, and acknowledges first what is finished of them. This member stops using them before anybody else can have them. What does not go
     /// through is given back with the next heartbeat.
     async fn give_up(
         &self,
         connection: &mut Connection,
         topic: &Topic,
         beyond: &[Unit],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), Error> {
         let mut pipeline = Pipeline::new();
-        let mut owed = self.state().owed();
-        owed.retain(|unit, _| beyond.contains(unit));
-        self.payment(&owed, &mut pipeline);
+        let mut unconfirmed = self.state().unconfirmed();
+        unconfirmed.retain(|finished| beyond.contains(&finished.unit));
+        self.acknowledging(&unconfirmed, &mut pipeline);
         beyond.iter().for_each(|unit| self.lose(unit));
         let leaving = self.state().leave(topic, beyond);
         if leaving.is_empty() {
@@ -165,11 +169,11 @@ impl Member {
         }
         self.giving_back(connection, &leaving, &mut pipeline);
         let answers = self.ask(connection, &pipeline).await?;
-        let (paid, given_back) = answers.split_at(answers.len().saturating_sub(leaving.len()));
-        let mut result = paid.iter().find_map(refusal).map_or(Ok(()), Err);
+        let (acknowledged, given_back) = answers.split_at(answers.len().saturating_sub(leaving.len()));
+        let mut result = acknowledged.iter().find_map(refusal).map_or(Ok(()), Err);
         for (unit, answer) in leaving.iter().zip(given_back) {
             match refusal(answer) {
-                Some(trouble) => result = result.and(self.tell_of(unit, trouble)),
+                Some(error) => result = result.and(self.tell_of(unit, error)),
                 None => self.state().left(std::slice::from_ref(unit)),
             }
         }
@@ -191,7 +195,7 @@ impl Member {
         units: u32,
         mine: &BTreeSet<u32>,
         share: u32,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), Error> {
         let others: Vec<u32> = (0..units).filter(|number| !mine.contains(number)).collect();
         let mut look = Pipeline::new();
         for number in &others {
@@ -204,7 +208,7 @@ impl Member {
             match self.seems_free(answers) {
                 Ok(true) => free.push(*number),
                 Ok(false) => {}
-                Err(trouble) => self.tell_of(&unit(topic, *number), trouble)?,
+                Err(error) => self.tell_of(&unit(topic, *number), error)?,
             }
         }
         // What was refused last comes last: it is not to stand in the way of the others.
@@ -233,9 +237,9 @@ impl Member {
                     self.is_well(&unit.topic, Some(unit.number));
                     self.state().gain(unit, epoch, until, seen);
                 }
-                Err(trouble) => {
+                Err(error) => {
                     self.state().refuse(&unit);
-                    result = result.and(self.tell_of(&unit, trouble));
+                    result = result.and(self.tell_of(&unit, error));
                 }
             }
         }
@@ -243,14 +247,14 @@ impl Member {
         result
     }
 
-    /// Whether a unit may be had, by its lease and what is left of that. Who takes it is told for certain.
-    fn seems_free(&self, answers: &[Value]) -> Result<bool, Trouble> {
-        let [lease, left] = answers else { return Err(Trouble::unexpected("a question for a lease")) };
+    /// Returns true if a unit may be had, by its lease and what is left of that. Who takes it is told for certain.
+    fn seems_free(&self, answers: &[Value]) -> Result<bool, Error> {
+        let [lease, left] = answers else { return Err(Error::unexpected("a question for a lease")) };
         if *lease == Value::Nil {
             return Ok(true);
         }
         let (member, left) = (text(lease)?, text(left)?);
-        let left: i64 = left.parse().map_err(|_| Trouble::unexpected("a question for a lease"))?;
+        let left: i64 = left.parse().map_err(|_| Error::unexpected("a question for a lease"))?;
         // What has more left than any lease of that member was taken before the server's clock went back. How long its leases last stands in its name: while
         // the setting is changed, a longer lease is no remnant of a clock.
         let lasts = member.rsplit_once(':').and_then(|(_, millis)| millis.parse().ok());
@@ -266,27 +270,27 @@ impl Member {
             self.consumer
         );
         tracing::warn!(%unit, "{words}");
-        self.fail(Trouble::topic("group-lost", TransportErrorKind::Unavailable, words));
+        self.fail(Error::topic("group-lost", TransportErrorKind::Unavailable, words));
     }
 
-    /// What is refused of one unit holds up no other: it is one of the member's problems, and tried again with the next heartbeat.
-    pub(crate) fn tell_of(&self, unit: &Unit, trouble: Trouble) -> Result<(), Trouble> {
-        if trouble.reach != Reach::Topic {
-            return Err(trouble);
+    /// Keeps a refusal of one unit as a problem of the member: it holds up no other, and is tried again with the next heartbeat.
+    pub(crate) fn tell_of(&self, unit: &Unit, error: Error) -> Result<(), Error> {
+        if error.reach != Reach::Topic {
+            return Err(error);
         }
-        self.is_refused(&unit.topic, Some(unit.number), &trouble);
+        self.is_refused(&unit.topic, Some(unit.number), &error);
         Ok(())
     }
 
-    /// Leaves: pays what is owed and gives everything back at once. What does not go through is free when the leases are over.
-    pub(crate) async fn leave(&self) -> Result<(), Trouble> {
+    /// Leaves: acknowledges what is finished and gives everything back at once. What does not go through is free when the leases are over.
+    pub(crate) async fn leave(&self) -> Result<(), Error> {
         let mut connection = self.control.connection().await?;
         // All of them, also one that was just taken, and that nobody here has heard of yet.
         let topics = self.topics();
         let units = topics.iter().flat_map(|(topic, units)| (0..*units).map(|number| unit(topic, number)));
         let units: Vec<Unit> = units.collect();
         let mut pipeline = Pipeline::new();
-        self.payment(&self.state().owed(), &mut pipeline);
+        self.acknowledging(&self.state().unconfirmed(), &mut pipeline);
         self.giving_back(&connection, &units, &mut pipeline);
         for topic in topics.keys() {
             let members = self.routing.members(topic, &self.consumer);
@@ -304,7 +308,7 @@ impl Member {
         call.arg(&self.name).arg(epoch).arg(self.lease_millis()).arg(self.consumer.as_str()).arg(READER);
     }
 
-    async fn ask(&self, connection: &mut Connection, pipeline: &Pipeline) -> Result<Vec<Value>, Trouble> {
+    async fn ask(&self, connection: &mut Connection, pipeline: &Pipeline) -> Result<Vec<Value>, Error> {
         self.control.within(connection, pipeline, self.config.request_timeout).await
     }
 
@@ -326,8 +330,8 @@ struct Ownership {
 
 impl Ownership {
     /// None: it is another's.
-    fn read(answer: &Value) -> Result<Option<Self>, Trouble> {
-        let id = |value: &Value| text(value)?.parse().map_err(|_| Trouble::unexpected("a script"));
+    fn read(answer: &Value) -> Result<Option<Self>, Error> {
+        let id = |value: &Value| text(value)?.parse().map_err(|_| Error::unexpected("a script"));
         match list(answer)? {
             [] => Ok(None),
             [epoch, seen, oldest, was_lost] => {
@@ -335,7 +339,7 @@ impl Ownership {
                 let was_lost = *was_lost == Value::Int(1);
                 Ok(Some(Self { epoch: text(epoch)?, seen: id(seen)?, oldest, was_lost }))
             }
-            _ => Err(Trouble::unexpected("a script")),
+            _ => Err(Error::unexpected("a script")),
         }
     }
 }

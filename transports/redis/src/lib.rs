@@ -1,16 +1,18 @@
 #![doc = include_str!("../README.md")]
 
+mod acknowledgment;
 mod config;
 mod connection;
-mod debts;
+mod consumption;
 mod deliveries;
 mod durability;
 mod error;
 mod keeper;
+mod lease;
 mod nodes;
-mod pace;
 mod problems;
 mod publication;
+mod read_size;
 mod reader;
 mod reader_by_script;
 mod record;
@@ -18,12 +20,10 @@ mod routing;
 mod scripts;
 mod share;
 mod slots;
-mod state;
 mod stream_id;
 mod topics;
 mod transport;
 mod trimming;
-mod unit;
 
 pub use config::{RedisTransportBuilder, Retention, Start};
 pub use transport::RedisTransport;

@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, ConnectionAddr, ConnectionInfo, Pipeline, Value};
 
 use crate::connection::{plain, refusal};
-use crate::error::Trouble;
+use crate::error::Error;
 use crate::slots::{Address, Slots};
 
 /// The primaries as they were when the connections were made. Never repaired: when slots have moved, all are made anew.
@@ -19,7 +19,7 @@ pub(crate) struct Nodes {
 
 impl Nodes {
     /// Asks one node for the others, and connects to all primaries.
-    pub(crate) async fn connect(seed: &Client) -> Result<Self, Trouble> {
+    pub(crate) async fn connect(seed: &Client) -> Result<Self, Error> {
         let mut asked = plain(seed).await?;
         let mut question = Pipeline::new();
         question.cmd("CLUSTER").arg("SLOTS");
@@ -27,12 +27,12 @@ impl Nodes {
         let answer = answers.first().unwrap_or(&Value::Nil);
         if let Some(refused) = refusal(answer) {
             let words = format!("the server is no node of a cluster, says it: {}", refused.words);
-            return Err(Trouble { class: "configuration", words, ..refused });
+            return Err(Error { class: "configuration", words, ..refused });
         }
         let info = seed.get_connection_info();
         let slots = Slots::read(answer, &host(info))?;
         if slots.nodes.is_empty() {
-            return Err(Trouble::route("cluster-down", "the cluster has no slots; see CLUSTER INFO"));
+            return Err(Error::route("cluster-down", "the cluster has no slots; see CLUSTER INFO"));
         }
         let connections = slots.nodes.iter().map(|address| async {
             let client = Client::open(at(info, address))?;
@@ -47,7 +47,7 @@ impl Nodes {
     /// # Errors
     ///
     /// When one node fails, nothing is known of what was sent to any.
-    pub(crate) async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Trouble> {
+    pub(crate) async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Error> {
         let mut dealt: BTreeMap<usize, (Pipeline, Vec<usize>)> = BTreeMap::new();
         for (place, command) in pipeline.cmd_iter().enumerate() {
             let node = self.slots.node_of(command)?;
@@ -56,10 +56,9 @@ impl Nodes {
             places.push(place);
         }
         let asked = dealt.iter().map(|(node, (commands, _))| async move {
-            let connection =
-                self.connections.get(*node).ok_or_else(|| Trouble::unexpected("CLUSTER SLOTS"))?;
+            let connection = self.connections.get(*node).ok_or_else(|| Error::unexpected("CLUSTER SLOTS"))?;
             let answers = connection.clone().send_packed_commands(commands, 0, commands.len()).await?;
-            Ok::<_, Trouble>(answers)
+            Ok::<_, Error>(answers)
         });
         let answers = try_join_all(asked).await?;
         let mut in_order = vec![Value::Nil; pipeline.len()];
@@ -72,7 +71,7 @@ impl Nodes {
     }
 
     /// Sends the same to every node, and gives the answers node by node.
-    pub(crate) async fn send_to_all(&self, pipeline: &Pipeline) -> Result<Vec<Vec<Value>>, Trouble> {
+    pub(crate) async fn send_to_all(&self, pipeline: &Pipeline) -> Result<Vec<Vec<Value>>, Error> {
         let asked = self.connections.iter().map(|connection| async {
             Ok(connection.clone().send_packed_commands(pipeline, 0, pipeline.len()).await?)
         });
@@ -87,7 +86,7 @@ fn host(info: &ConnectionInfo) -> String {
     }
 }
 
-/// How to reach another node: as the one that was named, but for its address.
+/// Returns the address of another node: as the one that was named, but for its host and port.
 fn at(info: &ConnectionInfo, (host, port): &Address) -> ConnectionInfo {
     let (host, port) = (host.clone(), *port);
     let addr = match info.addr().clone() {

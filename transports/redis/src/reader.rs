@@ -19,16 +19,16 @@ use redis::{Pipeline, Value};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::connection::{Connection, list, refusal, text};
+use crate::consumption::Plan;
 use crate::deliveries::Member;
-use crate::error::{Reach, Trouble};
+use crate::error::{Error, Reach};
+use crate::lease::{Cursor, Entry};
 use crate::reader_by_script::Resting;
 use crate::record;
-use crate::state::Plan;
-use crate::unit::{Content, Cursor, Entry};
 
 /// The name under which every owner of a unit reads.
 pub(crate) const READER: &str = "outbox";
-/// How long a wait for something new lasts at most. What changes meanwhile (units taken or resumed) counts from the next one on.
+/// Time limit of a wait for something new. What changes meanwhile (units taken or resumed) counts from the next one on.
 const WAIT: Duration = Duration::from_millis(250);
 /// The pause before a connection that broke is made again.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -39,10 +39,10 @@ type Watched = BTreeMap<Unit, String>;
 /// Reads until the transport is closed or the task is aborted.
 pub(crate) async fn read(member: Arc<Member>) {
     loop {
-        let Err(trouble) = member.session().await;
+        let Err(error) = member.session().await;
         member.state().rewind();
-        let closed = trouble.reach == Reach::Closed;
-        member.fail(trouble);
+        let closed = error.reach == Reach::Closed;
+        member.fail(error);
         if closed {
             return;
         }
@@ -52,7 +52,7 @@ pub(crate) async fn read(member: Arc<Member>) {
 
 impl Member {
     /// Reads over one connection, until it breaks or something is refused.
-    async fn session(&self) -> Result<Infallible, Trouble> {
+    async fn session(&self) -> Result<Infallible, Error> {
         // Nothing to read from yet: a connection can wait.
         self.until_there_is_room().await;
         let mut connection = self.control.server().connect().await?;
@@ -92,7 +92,7 @@ impl Member {
         }
     }
 
-    /// Whether all that is to be read is held, and watched under the epoch under which it is.
+    /// Returns true if all that is to be read is held, and watched under the epoch under which it is.
     fn covers(&self, watched: &Watched, plan: &Plan) -> bool {
         let held: BTreeMap<Unit, String> = self.state().held().into_iter().collect();
         plan.units
@@ -107,7 +107,7 @@ impl Member {
         connection: &mut Connection,
         mut pipeline: Pipeline,
         before: usize,
-    ) -> Result<(Vec<Value>, Watched), Trouble> {
+    ) -> Result<(Vec<Value>, Watched), Error> {
         let held = self.state().held();
         let owners: Vec<String> =
             held.iter().map(|(unit, _)| self.routing.owner(unit, &self.consumer)).collect();
@@ -128,7 +128,7 @@ impl Member {
                 Ok(_) => false,
                 // The keeper finds out, when it takes the unit again.
                 Err(refused) if is_of_one_unit(&refused) => false,
-                Err(trouble) => return Err(trouble),
+                Err(error) => return Err(error),
             };
             if mine {
                 watched.insert(unit, epoch);
@@ -144,7 +144,7 @@ impl Member {
     }
 
     /// One read of what the plan says, unless a unit has another owner since. Says whether anything came, or may come at once.
-    async fn round(&self, connection: &mut Connection, plan: Plan) -> Result<(bool, Watched), Trouble> {
+    async fn round(&self, connection: &mut Connection, plan: Plan) -> Result<(bool, Watched), Error> {
         let mut pipeline = Pipeline::new();
         pipeline.cmd("MULTI");
         pipeline.cmd("XREADGROUP").arg("GROUP").arg(self.consumer.as_str()).arg(READER);
@@ -166,7 +166,7 @@ impl Member {
             [_, _, Value::Array(answers)] => answers.first().unwrap_or(&Value::Nil),
             answers => {
                 let refused = answers.iter().find_map(refusal);
-                let refused = refused.unwrap_or_else(|| Trouble::unexpected("a read"));
+                let refused = refused.unwrap_or_else(|| Error::unexpected("a read"));
                 if is_of_one_unit(&refused) {
                     return Ok((self.lose_all(&plan), watched));
                 }
@@ -203,10 +203,10 @@ impl Member {
         streams: &[String],
         answer: &Value,
         took: Duration,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, Error> {
         let mut read: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
         for of_stream in list(answer)? {
-            let [name, entries] = list(of_stream)? else { return Err(Trouble::unexpected("a read")) };
+            let [name, entries] = list(of_stream)? else { return Err(Error::unexpected("a read")) };
             let name = text(name)?;
             let Some(at) = streams.iter().position(|stream| *stream == name) else { continue };
             let unit = &plan.units[at].0;
@@ -226,14 +226,14 @@ impl Member {
         self.state().has_read(took, self.config.request_timeout);
         self.wake.notify_one();
         if any_gone {
-            // The keeper pays what is owed.
+            // The keeper acknowledges them.
             self.hurry.notify_one();
         }
         Ok(came)
     }
 
     /// Waits until there is something new in a unit, or for a while. Takes nothing. Says whether there may be something.
-    async fn wait(&self, connection: &mut Connection) -> Result<bool, Trouble> {
+    async fn wait(&self, connection: &mut Connection) -> Result<bool, Error> {
         let Some(units) = self.state().watchable(self.clock.elapsed()) else { return Ok(true) };
         let streams: Vec<String> = units.iter().map(|(unit, _)| self.routing.stream(unit)).collect();
         let mut pipeline = Pipeline::new();
@@ -268,42 +268,37 @@ pub(crate) async fn send(
     connection: &mut Connection,
     pipeline: &Pipeline,
     within: Duration,
-) -> Result<Vec<Value>, Trouble> {
+) -> Result<Vec<Value>, Error> {
     let answers = timeout(within, connection.send(pipeline)).await;
-    answers.unwrap_or_else(|_| {
-        Err(Trouble::unknown("timeout", format!("redis did not answer within {within:?}")))
-    })
+    answers
+        .unwrap_or_else(|_| Err(Error::unknown("timeout", format!("redis did not answer within {within:?}"))))
 }
 
-/// Whether something is wrong with the stream of one unit: it was deleted, something else stands in its place, or the user may not touch it.
-pub(crate) fn is_of_one_unit(refused: &Trouble) -> bool {
+/// Returns true if something is wrong with the stream of one unit: it was deleted, something else stands in its place, or the user may not touch it.
+pub(crate) fn is_of_one_unit(refused: &Error) -> bool {
     // A command that is not granted is refused for all units: taking them again would not help.
     let key_denied = refused.class == "not-authorised" && refused.words.contains("to access");
     key_denied || matches!(refused.class, "group-missing" | "wrong-type")
 }
 
 /// Reads one entry of an answer: its id, and its fields, name and value in turn, or nothing.
-fn read_entry(entry: &Value, unit: &Unit) -> Result<Entry, Trouble> {
-    let [id, fields] = list(entry)? else { return Err(Trouble::unexpected("a read")) };
-    let id = text(id)?.parse().map_err(|_| Trouble::unexpected("a read"))?;
+fn read_entry(entry: &Value, unit: &Unit) -> Result<Entry, Error> {
+    let [id, fields] = list(entry)? else { return Err(Error::unexpected("a read")) };
+    let id = text(id)?.parse().map_err(|_| Error::unexpected("a read"))?;
     if matches!(fields, Value::Nil) {
         return Ok(Entry { id, content: None });
     }
     let string = |value: &Value| match value {
         Value::BulkString(bytes) => Ok(Bytes::copy_from_slice(bytes)),
-        _ => Err(Trouble::unexpected("a read")),
+        _ => Err(Error::unexpected("a read")),
     };
     let fields: Vec<(Bytes, Bytes)> = list(fields)?
         .chunks_exact(2)
         .map(|pair| Ok((string(&pair[0])?, string(&pair[1])?)))
-        .collect::<Result<_, Trouble>>()?;
-    let bytes: usize = fields.iter().map(|(name, value)| name.len() + value.len()).sum();
+        .collect::<Result<_, Error>>()?;
     let content = match record::decode(&fields, &unit.topic) {
-        Ok((message, origin)) => Content { bytes: message.bytes(), message: Ok(message), origin },
-        Err(undecodable) => {
-            let message = Err(undecodable.at(format!("{unit}@{id}")));
-            Content { bytes, message, origin: None }
-        }
+        Ok((message, origin)) => (Ok(message), origin),
+        Err(undecodable) => (Err(undecodable.at(format!("{unit}@{id}"))), None),
     };
     Ok(Entry { id, content: Some(content) })
 }

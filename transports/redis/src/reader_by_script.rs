@@ -13,18 +13,18 @@ use redis::{Pipeline, Value};
 use tokio::time::{Instant, sleep};
 
 use crate::connection::{Connection, refusal};
+use crate::consumption::Plan;
 use crate::deliveries::Member;
-use crate::error::{Reach, Trouble};
+use crate::error::{Error, Reach};
+use crate::lease::Cursor;
 use crate::reader::{READER, is_of_one_unit, send};
 use crate::scripts::Script;
-use crate::state::Plan;
-use crate::unit::Cursor;
 
 /// The pause after the first read that brought nothing; each further one is twice as long.
 const SHORTEST: Duration = Duration::from_millis(4);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_millis(250);
-/// How long a unit is left alone of which a read was refused.
+/// Time for which a unit is left alone of which a read was refused.
 const REST: Duration = Duration::from_millis(500);
 
 /// Until when units are left alone of which the last read was refused.
@@ -32,7 +32,7 @@ pub(crate) type Resting = BTreeMap<Unit, Instant>;
 
 impl Member {
     /// Reads over the connections to a cluster, until one breaks or something is refused.
-    pub(crate) async fn read_by_script(&self, mut connection: Connection) -> Result<Infallible, Trouble> {
+    pub(crate) async fn read_by_script(&self, mut connection: Connection) -> Result<Infallible, Error> {
         let mut pause = SHORTEST;
         // Of how many units nothing came, since something did, or since the last pause.
         let mut silent = 0_usize;
@@ -57,7 +57,7 @@ impl Member {
         connection: &mut Connection,
         mut plan: Plan,
         resting: &mut Resting,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, Error> {
         let epochs: BTreeMap<Unit, String> = self.state().held().into_iter().collect();
         resting.retain(|unit, _| epochs.contains_key(unit));
         let began = Instant::now();

@@ -4,8 +4,7 @@
 //! message's headers under their own names. The order of fields is always the same, so that Redis stores their names once for many entries.
 
 use bytes::Bytes;
-use outbox_contract::backend::cloudevents;
-use outbox_contract::backend::{Origin, RawRecord, Stored, Undecodable};
+use outbox_contract::backend::{Origin, RawRecord, Stored, Undecodable, cloudevents};
 use outbox_contract::{Failure, Message, Rejection, Topic};
 
 /// The field of the payload. A header may have the same name: the first field is the payload.
@@ -50,7 +49,7 @@ pub(crate) fn decode(
     }
 }
 
-/// Whether a message can be an entry at all, on a server that takes strings of so many bytes.
+/// Returns true if a message can be an entry at all, on a server that takes strings of so many bytes.
 pub(crate) fn validate(message: &Message, max_bytes: usize) -> Result<(), Rejection> {
     let bytes = message.payload.len();
     if bytes > max_bytes {
@@ -84,7 +83,7 @@ mod tests {
         strings.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
     }
 
-    /// What is read of an event of another program, with these fields more.
+    /// Returns what is read of an event of another program, with these fields more.
     fn foreign(more: &[(&str, &[u8])]) -> Message {
         let all: [(&str, &[u8]); 5] = [
             ("ce-specversion", b"1.0"),

@@ -3,7 +3,7 @@
 use redis::{Pipeline, Value};
 
 use crate::connection::text;
-use crate::error::Trouble;
+use crate::error::Error;
 
 const SOURCES: [&str; 7] = [
     include_str!("scripts/append.lua"),
@@ -33,7 +33,7 @@ pub(crate) enum Script {
 pub(crate) struct Scripts([String; SOURCES.len()]);
 
 impl Scripts {
-    /// How many answers [`load`](Self::load) waits for.
+    /// Number of answers that [`load`](Self::load) waits for.
     pub(crate) const COUNT: usize = SOURCES.len();
 
     /// Adds what gives the scripts to a server.
@@ -44,7 +44,7 @@ impl Scripts {
     }
 
     /// Reads the answers.
-    pub(crate) fn loaded(answers: &[Value]) -> Result<Self, Trouble> {
+    pub(crate) fn loaded(answers: &[Value]) -> Result<Self, Error> {
         let mut names: [String; SOURCES.len()] = Default::default();
         for (name, answer) in names.iter_mut().zip(answers) {
             *name = text(answer)?;

@@ -3,9 +3,9 @@
 use redis::{Arg, Cmd, Value};
 
 use crate::connection::{list, number, text};
-use crate::error::Trouble;
+use crate::error::Error;
 
-/// How many slots a cluster deals keys out to.
+/// Number of slots of a cluster.
 const SLOTS: u16 = 16_384;
 
 /// The address of a node: host and port.
@@ -22,13 +22,13 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// Reads the answer to `CLUSTER SLOTS`. A node that names no host of its own is on the host that was `asked`.
-    pub(crate) fn read(answer: &Value, asked: &str) -> Result<Self, Trouble> {
+    pub(crate) fn read(answer: &Value, asked: &str) -> Result<Self, Error> {
         let mut slots = Self::default();
         for range in list(answer)? {
             let [first, last, primary, ..] = list(range)? else {
-                return Err(Trouble::unexpected("CLUSTER SLOTS"));
+                return Err(Error::unexpected("CLUSTER SLOTS"));
             };
-            let [host, port, ..] = list(primary)? else { return Err(Trouble::unexpected("CLUSTER SLOTS")) };
+            let [host, port, ..] = list(primary)? else { return Err(Error::unexpected("CLUSTER SLOTS")) };
             let host = if matches!(host, Value::Nil) { String::new() } else { text(host)? };
             let host = if host.is_empty() { asked.to_owned() } else { host };
             let address = (host, small(port)?);
@@ -47,12 +47,12 @@ impl Slots {
     /// # Errors
     ///
     /// No node has its slot.
-    pub(crate) fn node_of(&self, command: &Cmd) -> Result<usize, Trouble> {
+    pub(crate) fn node_of(&self, command: &Cmd) -> Result<usize, Error> {
         let Some(key) = key_of(command) else { return Ok(0) };
         let slot = slot_of(key);
         let range = self.ranges.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
         range.map(|(.., node)| *node).ok_or_else(|| {
-            Trouble::route(
+            Error::route(
                 "cluster-down",
                 format!("slot {slot} of the cluster has no node; see CLUSTER INFO; it is tried again"),
             )
@@ -60,8 +60,8 @@ impl Slots {
     }
 }
 
-fn small(value: &Value) -> Result<u16, Trouble> {
-    u16::try_from(number(value)?).map_err(|_| Trouble::unexpected("CLUSTER SLOTS"))
+fn small(value: &Value) -> Result<u16, Error> {
+    u16::try_from(number(value)?).map_err(|_| Error::unexpected("CLUSTER SLOTS"))
 }
 
 /// The first key of a command of this transport. All keys of a command have one hash tag.
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_slot_without_a_node_makes_the_route_unavailable() {
-        let trouble = Slots::default().node_of(cmd("HGET").arg("foo").arg("units")).unwrap_err();
-        assert_eq!((trouble.class, trouble.reach), ("cluster-down", crate::error::Reach::Route));
+        let error = Slots::default().node_of(cmd("HGET").arg("foo").arg("units")).unwrap_err();
+        assert_eq!((error.class, error.reach), ("cluster-down", crate::error::Reach::Route));
     }
 }

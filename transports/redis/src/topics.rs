@@ -10,7 +10,7 @@ use redis::{Pipeline, Value};
 
 use crate::config;
 use crate::connection::{Link, number};
-use crate::error::{Reach, Trouble};
+use crate::error::{Error, Reach};
 use crate::routing::Routing;
 
 /// The number of units is written once, by whoever names the topic first, and stands for good: so all members of all services agree on
@@ -40,12 +40,12 @@ impl Topics {
     ///
     /// # Errors
     ///
-    /// What concerns all of them.
+    /// An error that concerns all of them.
     pub(crate) async fn units(
         &self,
         link: &Link,
         topics: &BTreeSet<&Topic>,
-    ) -> Result<BTreeMap<Topic, Result<u32, Trouble>>, Trouble> {
+    ) -> Result<BTreeMap<Topic, Result<u32, Error>>, Error> {
         let mut units = BTreeMap::new();
         for topic in topics {
             let known = self.known().get(*topic).copied();
@@ -53,8 +53,8 @@ impl Topics {
                 Some(known) => Ok(known),
                 None => self.ask(link, topic, self.made == config::Topics::MadeByName).await,
             };
-            match found.map_err(Trouble::before_anything) {
-                Err(trouble) if trouble.reach != Reach::Topic => return Err(trouble),
+            match found.map_err(Error::before_anything) {
+                Err(error) if error.reach != Reach::Topic => return Err(error),
                 found => units.insert((*topic).clone(), found),
             };
         }
@@ -62,11 +62,11 @@ impl Topics {
     }
 
     /// Makes a topic where it is not there yet; says how many units it has.
-    pub(crate) async fn make(&self, link: &Link, topic: &Topic) -> Result<u32, Trouble> {
+    pub(crate) async fn make(&self, link: &Link, topic: &Topic) -> Result<u32, Error> {
         self.ask(link, topic, true).await
     }
 
-    async fn ask(&self, link: &Link, topic: &Topic, make: bool) -> Result<u32, Trouble> {
+    async fn ask(&self, link: &Link, topic: &Topic, make: bool) -> Result<u32, Error> {
         let key = self.routing.topic(topic);
         let mut look = Pipeline::new();
         look.cmd("HGET").arg(&key).arg("units");
@@ -84,7 +84,7 @@ impl Topics {
         }
         let units = match answers.last() {
             Some(Value::Nil) | None => {
-                return Err(Trouble::topic(
+                return Err(Error::topic(
                     "unknown-topic",
                     TransportErrorKind::Missing,
                     format!(
@@ -95,7 +95,7 @@ impl Topics {
             Some(units) => number(units)?,
         };
         let units = u32::try_from(units).ok().filter(|units| (1..=256).contains(units)).ok_or_else(|| {
-            Trouble::topic(
+            Error::topic(
                 "invalid-topic",
                 TransportErrorKind::Invalid,
                 format!("topic {topic} has {units} units, says the key {key}; that should be 1 to {BUCKETS}"),

@@ -5,19 +5,24 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use outbox_contract::backend::{Bucket, Deliveries, Outcomes, PublishBatch, Subscription, Unit, cloudevents};
-use outbox_contract::{Consumer, Message, Rejection, Topic, Transport, TransportError, TransportErrorKind};
+use outbox_contract::backend::flow::Window;
+use outbox_contract::backend::{
+    Bucket, Deliveries, Outcomes, PublishBatch, Subscription, Transport, Unit, cloudevents,
+};
+use outbox_contract::{Consumer, Message, Rejection, Topic, TransportError, TransportErrorKind};
 use redis::{Client, IntoConnectionInfo, Pipeline, ProtocolVersion, TlsCertificates};
 
 use crate::config::{Config, RedisTransportBuilder, Start};
 use crate::connection::{Connection, Link, Server, refusal};
 use crate::deliveries::{Member, RedisDeliveries};
 use crate::durability::{self, Durability};
-use crate::error::{Reach, Trouble};
-use crate::publication::{self, Appended, Batch};
+use crate::error::{Error, Reach};
+use crate::lease::Lease;
+use crate::publication::{self, Appended, StreamAppend};
 use crate::record;
 use crate::routing::Routing;
 use crate::scripts::Script;
+use crate::stream_id::StreamId;
 use crate::topics::Topics;
 use crate::trimming::Trimming;
 
@@ -26,10 +31,10 @@ use crate::trimming::Trimming;
 /// It connects with its first call, starts tasks of tokio for what it receives, and must be used within a runtime of it.
 #[derive(Clone)]
 pub struct RedisTransport {
-    shared: Arc<Shared>,
+    shared: Arc<SharedTransport>,
 }
 
-struct Shared {
+struct SharedTransport {
     config: Config,
     routing: Routing,
     server: Arc<Server>,
@@ -56,10 +61,10 @@ impl RedisTransport {
     ///
     /// # Errors
     ///
-    /// What [`check`](Transport::check) meets. Dropped half-way, it may or may not be made. Repeat: harmless.
+    /// The errors of [`check`](Transport::check). Dropped half-way, it may or may not be made. Repeat: harmless.
     pub async fn create_topic(&self, topic: &Topic) -> Result<u32, TransportError> {
         let made = self.shared.topics.make(&self.shared.control, topic).await;
-        made.map_err(|trouble| trouble.error("create topic"))
+        made.map_err(|error| error.transport_error("create topic"))
     }
 
     pub(crate) fn with_config(
@@ -70,7 +75,7 @@ impl RedisTransport {
         let seeds = urls.iter().map(|url| client(url, authorities)).collect::<Result<_, _>>()?;
         let server = Arc::new(Server::new(seeds, &config));
         let routing = Routing::new(config.prefix.clone());
-        let shared = Shared {
+        let shared = SharedTransport {
             publishing: Link::new(Arc::clone(&server)),
             control: Arc::new(Link::new(Arc::clone(&server))),
             topics: Topics::new(routing.clone(), &config),
@@ -111,8 +116,8 @@ fn client(url: &str, authorities: Option<&[u8]>) -> Result<Client, TransportErro
     })
 }
 
-impl Shared {
-    async fn check(&self) -> Result<(), Trouble> {
+impl SharedTransport {
+    async fn check(&self) -> Result<(), Error> {
         let mut pipeline = Pipeline::new();
         for section in ["server", "persistence", "replication", "memory"] {
             pipeline.cmd("INFO").arg(section);
@@ -120,14 +125,14 @@ impl Shared {
         // What a server refuses to those who write, it says to those who try.
         pipeline.cmd("SET").arg(self.routing.probe()).arg("").arg("PX").arg(1);
         let answers = self.control.request(&pipeline, self.config.request_timeout).await?;
-        let (written, infos) = answers.split_last().ok_or_else(|| Trouble::unexpected("INFO"))?;
+        let (written, infos) = answers.split_last().ok_or_else(|| Error::unexpected("INFO"))?;
         let [server, persistence, replication, memory] = durability::infos(infos)?;
         durability::check_version(&server)?;
         durability::check_eviction(&memory)?;
         match refusal(written) {
             Some(refused) if refused.class == "cluster" && !self.config.cluster => {
                 let words = format!("{}; build the transport with cluster()", refused.words);
-                return Err(Trouble { kind: TransportErrorKind::Unsupported, words, ..refused });
+                return Err(Error { kind: TransportErrorKind::Unsupported, words, ..refused });
             }
             Some(refused) => return Err(refused),
             None => {}
@@ -135,13 +140,13 @@ impl Shared {
         self.durability.check(&server, &persistence, &replication)
     }
 
-    async fn publish(&self, chunk: &PublishBatch, outcomes: &Outcomes) -> Result<(), Trouble> {
+    async fn publish(&self, batch: &PublishBatch, outcomes: &Outcomes) -> Result<(), Error> {
         // First a connection: it tells how large a message may be.
         self.publishing.connection().await?;
-        let topics: BTreeSet<&Topic> = chunk.messages.iter().map(|stored| &stored.message.topic).collect();
+        let topics: BTreeSet<&Topic> = batch.messages.iter().map(|stored| &stored.message.topic).collect();
         let units = self.topics.units(&self.publishing, &topics).await?;
-        let mut batches = publication::plan(chunk, &units, self.server.max_bytes(), outcomes);
-        if batches.is_empty() {
+        let mut appends = publication::plan(batch, &units, self.server.max_bytes(), outcomes);
+        if appends.is_empty() {
             return Ok(());
         }
         let within = self.config.request_timeout;
@@ -149,30 +154,30 @@ impl Shared {
         // Once more for a server that has lost its scripts, or a slot: it did nothing, and a new connection gives the scripts to whoever has it.
         for again in [true, false] {
             let mut connection = self.publishing.connection().await?;
-            batches = self.append(&mut connection, chunk, batches, outcomes, again).await?;
-            if batches.is_empty() {
+            appends = self.append(&mut connection, batch, appends, outcomes, again).await?;
+            if appends.is_empty() {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Sends batches together; answers those that are to be sent again.
+    /// Sends the appends of a batch together; returns those that are to be sent again.
     async fn append(
         &self,
         connection: &mut Connection,
-        chunk: &PublishBatch,
-        batches: Vec<Batch>,
+        batch: &PublishBatch,
+        appends: Vec<StreamAppend>,
         outcomes: &Outcomes,
         again: bool,
-    ) -> Result<Vec<Batch>, Trouble> {
+    ) -> Result<Vec<StreamAppend>, Error> {
         let mut pipeline = Pipeline::new();
-        for batch in &batches {
-            self.call(connection, chunk, batch, &mut pipeline);
+        for append in &appends {
+            self.call(connection, batch, append, &mut pipeline);
         }
-        for batch in &batches {
-            let stream = self.routing.stream(&batch.unit);
-            self.trimming.ask(&batch.unit, &stream, &connection.scripts, &mut pipeline);
+        for append in &appends {
+            let stream = self.routing.stream(&append.unit);
+            self.trimming.ask(&append.unit, &stream, &connection.scripts, &mut pipeline);
         }
         self.durability.ask(&mut pipeline);
         let in_doubt = self.durability.in_doubt();
@@ -186,40 +191,46 @@ impl Shared {
         };
         let kept = self.durability.confirmed(confirmations);
         let mut left = Vec::new();
-        for (batch, answer) in batches.into_iter().zip(answers) {
+        for (append, answer) in appends.into_iter().zip(answers) {
             let refused = refusal(answer);
             // Nothing was done of these: by a server without scripts, or by a node that has the slot no more.
-            let elsewhere = |trouble: &Trouble| matches!(trouble.class, "no-script" | "cluster");
+            let elsewhere = |error: &Error| matches!(error.class, "no-script" | "cluster");
             if again && refused.as_ref().is_some_and(elsewhere) {
-                left.push(batch);
+                left.push(append);
                 continue;
             }
             let appended = refused.map_or_else(|| Appended::read(answer), Err);
-            publication::report(&batch, appended, &kept, outcomes);
+            publication::report(&append, appended, &kept, outcomes);
         }
         Ok(left)
     }
 
-    /// Adds the call that appends one batch.
-    fn call(&self, connection: &Connection, chunk: &PublishBatch, batch: &Batch, pipeline: &mut Pipeline) {
-        let stream = self.routing.stream(&batch.unit);
-        let epochs = self.routing.epochs(&batch.unit, &chunk.route, &chunk.source);
+    /// Adds the call that appends to one stream.
+    fn call(
+        &self,
+        connection: &Connection,
+        batch: &PublishBatch,
+        append: &StreamAppend,
+        pipeline: &mut Pipeline,
+    ) {
+        let stream = self.routing.stream(&append.unit);
+        let epochs = self.routing.epochs(&append.unit, &batch.route, &batch.source);
         let keep = u64::try_from(self.config.keep_epochs.as_millis()).unwrap_or(u64::MAX);
         let call = connection.scripts.call(Script::Append, &[&stream, &epochs], pipeline);
-        let buckets = batch.buckets();
+        let buckets = append.buckets();
         call.arg(keep).arg(buckets.len());
         for bucket in &buckets {
             // Whoever chose no source shares it with others, whose epochs say nothing of its own.
-            let epoch = chunk.epochs.get(bucket).filter(|_| &*chunk.source != cloudevents::DEFAULT_SOURCE);
+            let epoch = batch.epochs.get(bucket).filter(|_| &*batch.source != cloudevents::DEFAULT_SOURCE);
             let epoch = epoch.map(|epoch| epoch.0.to_string()).unwrap_or_default();
             call.arg(bucket.0).arg(epoch);
         }
         // The strings of a message, one behind the other, and where each ends: their number goes in front of them.
         let (mut strings, mut ends) = (Vec::new(), Vec::with_capacity(32));
-        for (_, stored) in &batch.messages {
+        for (_, stored) in &append.messages {
             strings.clear();
             ends.clear();
-            record::encode(stored, &chunk.source, |string| {
+            record::encode(stored, &batch.source, |string| {
                 strings.extend_from_slice(string);
                 ends.push(strings.len());
             });
@@ -233,25 +244,30 @@ impl Shared {
         }
     }
 
-    async fn subscribe(self: &Arc<Self>, subscription: Subscription) -> Result<RedisDeliveries, Trouble> {
+    async fn subscribe(
+        self: &Arc<Self>,
+        subscription: Subscription,
+        window: Window<Lease, StreamId>,
+    ) -> Result<RedisDeliveries, Error> {
         self.server.check_open()?;
         let topics: BTreeSet<&Topic> = subscription.topics.iter().collect();
         let (mut counted, mut refused) = (BTreeMap::new(), Vec::new());
         for (topic, units) in self.prepare(&topics, &subscription.consumer).await? {
             match units {
                 Ok(units) => drop(counted.insert(topic, units)),
-                Err(trouble) => refused.push((topic, trouble)),
+                Err(error) => refused.push((topic, error)),
             }
         }
         // Nothing at all can be received.
         if counted.is_empty()
-            && let Some((_, trouble)) = refused.pop()
+            && let Some((_, error)) = refused.pop()
         {
-            return Err(trouble);
+            return Err(error);
         }
         let control = Arc::clone(&self.control);
         let (config, routing) = (self.config.clone(), self.routing.clone());
-        let mut deliveries = RedisDeliveries::start(&subscription, counted, config, routing, control);
+        let consumer = subscription.consumer;
+        let mut deliveries = RedisDeliveries::start(consumer, window, counted, config, routing, control);
         if !refused.is_empty() {
             let shared = Arc::clone(self);
             deliveries.join_later(|member| tokio::spawn(shared.join_later(member, refused)));
@@ -260,9 +276,9 @@ impl Shared {
     }
 
     /// Tries topics again that are refused, until none is.
-    async fn join_later(self: Arc<Self>, member: Arc<Member>, mut refused: Vec<(Topic, Trouble)>) {
-        for (topic, trouble) in &refused {
-            member.is_refused(topic, None, trouble);
+    async fn join_later(self: Arc<Self>, member: Arc<Member>, mut refused: Vec<(Topic, Error)>) {
+        for (topic, error) in &refused {
+            member.is_refused(topic, None, error);
         }
         while !refused.is_empty() && self.server.check_open().is_ok() {
             tokio::time::sleep(self.config.heartbeat).await;
@@ -273,9 +289,9 @@ impl Shared {
             for (topic, units) in prepared {
                 match units {
                     Ok(units) => member.add(topic, units),
-                    Err(trouble) => {
-                        member.is_refused(&topic, None, &trouble);
-                        refused.push((topic, trouble));
+                    Err(error) => {
+                        member.is_refused(&topic, None, &error);
+                        refused.push((topic, error));
                     }
                 }
             }
@@ -287,12 +303,12 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// What concerns all topics.
+    /// An error that concerns all topics.
     async fn prepare(
         &self,
         topics: &BTreeSet<&Topic>,
         consumer: &Consumer,
-    ) -> Result<BTreeMap<Topic, Result<u32, Trouble>>, Trouble> {
+    ) -> Result<BTreeMap<Topic, Result<u32, Error>>, Error> {
         let mut prepared = self.topics.units(&self.control, topics).await?;
         let start = match self.config.start {
             Start::Oldest => "0",
@@ -320,7 +336,7 @@ impl Shared {
         topics: &BTreeMap<Topic, u32>,
         consumer: &Consumer,
         start: &str,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), Error> {
         let mut connection = self.control.connection().await?;
         let mut pipeline = Pipeline::new();
         for (topic, units) in topics {
@@ -342,29 +358,23 @@ impl Transport for RedisTransport {
     }
 
     async fn check(&self) -> Result<(), TransportError> {
-        self.shared.check().await.map_err(|trouble| trouble.error("check"))
+        self.shared.check().await.map_err(|error| error.transport_error("check"))
     }
 
     fn validate(&self, message: &Message) -> Result<(), Rejection> {
         record::validate(message, self.shared.server.max_bytes())
     }
 
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
-        if let Err(trouble) = self.shared.publish(&chunk, outcomes).await {
-            outcomes.report_rest(&trouble.outcome());
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
+        if let Err(error) = self.shared.publish(&batch, outcomes).await {
+            outcomes.report_rest(&error.outcome());
         }
     }
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
-        let invalid = |words: &str| TransportError::new(TransportErrorKind::Invalid, "subscribe", words);
-        if subscription.topics.is_empty() {
-            return Err(invalid("the subscription has no topics; name at least one"));
-        }
-        if subscription.prefetch == 0 {
-            return Err(invalid("the prefetch is 0, so nothing would ever come; set it to 1 or more"));
-        }
-        let deliveries = self.shared.subscribe(subscription).await;
-        Ok(Box::new(deliveries.map_err(|trouble| trouble.error("subscribe"))?))
+        let window = Window::new(&subscription)?;
+        let deliveries = self.shared.subscribe(subscription, window).await;
+        Ok(Box::new(deliveries.map_err(|error| error.transport_error("subscribe"))?))
     }
 
     async fn close(&self) {

@@ -1,4 +1,4 @@
--- Appends the messages of one chunk to one stream, all or a prefix of them, unless a newer owner of their bucket has been here. Nothing raises
+-- Appends the messages of one batch to one stream, all or a prefix of them, unless a newer owner of their bucket has been here. Nothing raises
 -- behind the first write: a script that raises has no answer that says what it did.
 --
 -- KEYS: the stream; the epochs seen of this source and route: of each bucket the newest one, and when it was heard of last.

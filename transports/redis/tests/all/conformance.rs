@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::{Topic, Transport};
+use outbox_contract::Topic;
+use outbox_contract::backend::Transport;
 use outbox_servers::{Missing, Redis, RedisCluster, RedisClusterServer, RedisServer};
 use outbox_testkit::transport_suite::{Capabilities, TransportHarness};
 use outbox_transport_redis::{RedisTransport, RedisTransportBuilder};

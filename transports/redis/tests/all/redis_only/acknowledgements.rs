@@ -1,4 +1,4 @@
-//! What is finished leaves the group, also when nobody heard of it at first.
+//! Finished entries leave the group, also when nobody heard of it at first.
 
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ async fn an_acknowledgement_that_was_given_up_is_made_good() {
     room.until_nothing_is_pending().await;
 }
 
-/// What a member could not say while it had a unit, it says when it leaves.
+/// Acknowledgments that a member could not send while it had a unit are sent when it leaves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_acknowledges_what_it_owes() {
     let Some(room) = Room::open(Duration::from_secs(30)) else { return };

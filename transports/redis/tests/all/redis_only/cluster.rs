@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::backend::{Outcome, Received, Stored, Subscription};
-use outbox_contract::{Consumer, Topic, Transport, TransportErrorKind};
+use outbox_contract::backend::{Outcome, Received, Stored, Subscription, Transport};
+use outbox_contract::{Consumer, Topic, TransportErrorKind};
 use outbox_servers::{OrSkip as _, RedisCluster};
 use outbox_transport_redis::RedisTransport;
 use tokio::time::{Instant, sleep};

@@ -1,4 +1,4 @@
-//! What other programs add to a stream: read as far as it goes, and noted where it is not as it was sent.
+//! Entries of other programs: read as far as it goes, and noted where it is not as it was sent.
 
 use outbox_contract::backend::ADAPTED;
 use outbox_contract::{Key, Message};

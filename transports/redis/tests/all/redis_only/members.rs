@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::backend::{Received, Subscription};
-use outbox_contract::{Consumer, Topic, Transport};
+use outbox_contract::backend::{Received, Subscription, Transport};
+use outbox_contract::{Consumer, Topic};
 use outbox_servers::{OrSkip as _, Proxy, Redis};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -313,7 +313,7 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay: Duration) 
     }
 }
 
-/// What could not be given back is given back as soon as that is possible, and not when the lease is over.
+/// Units that could not be given back are given back as soon as that is possible, and not when the lease is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn units_that_could_not_be_given_back_are_given_back_later() {
     let Some(server) = Redis::newest().start().or_skip() else { return };

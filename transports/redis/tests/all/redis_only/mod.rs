@@ -1,4 +1,4 @@
-//! What only Redis can do or break.
+//! Behavior that only Redis has.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic in a test is a failed test")]
 

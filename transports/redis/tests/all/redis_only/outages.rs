@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::Transport;
-use outbox_contract::backend::Outcome;
+use outbox_contract::backend::{Outcome, Transport};
 use outbox_servers::{OrSkip as _, Proxy, Redis, RedisServer};
 use outbox_transport_redis::Start;
 use tokio::time::sleep;

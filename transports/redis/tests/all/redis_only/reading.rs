@@ -1,4 +1,4 @@
-//! How much is read at once.
+//! Size of reads.
 
 use std::time::Duration;
 

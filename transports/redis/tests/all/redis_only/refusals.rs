@@ -1,11 +1,11 @@
-//! What Redis refuses, and who is told what.
+//! Refusals of Redis, and who is told what.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::backend::{Deliveries, Outcome, Received, Stored, Subscription};
-use outbox_contract::{Consumer, MessageId, Topic, Transport, TransportErrorKind};
+use outbox_contract::backend::{Deliveries, Outcome, Received, Stored, Subscription, Transport};
+use outbox_contract::{Consumer, MessageId, Topic, TransportErrorKind};
 use outbox_servers::{OrSkip as _, Redis};
 use outbox_transport_redis::{RedisTransport, Retention};
 use tokio::time::{Instant, timeout};
@@ -299,8 +299,8 @@ async fn a_message_above_the_limit_of_the_server_is_rejected_and_hurts_no_other(
     let transport = builder(&server).build().unwrap();
     let (before, large, behind) = (stored("a", 10), stored("a", 1024 * 1024 + 1), stored("a", 10));
     let (other, at_limit) = (stored("b", 10), stored("c", 1024 * 1024));
-    let chunk = [&before, &large, &behind, &other, &at_limit].map(Arc::clone);
-    let outcomes = publish(&transport, &chunk).await;
+    let batch = [&before, &large, &behind, &other, &at_limit].map(Arc::clone);
+    let outcomes = publish(&transport, &batch).await;
     let classes: Vec<String> = outcomes.iter().map(class).collect();
     assert_eq!(classes, ["delivered", "rejected message-too-large", "blocked", "delivered", "delivered"]);
     assert!(transport.validate(&large.message).is_err(), "from the first connection on it is known early");
@@ -351,7 +351,7 @@ async fn times_without_end_are_long_ones() {
     finish(&*subscribe(&transport, "reader").await, &sent).await;
 }
 
-/// What is refused after a message was appended would make it come again with each try.
+/// A refusal after a message was appended would make it come again with each try.
 #[tokio::test]
 async fn nothing_is_appended_where_epochs_can_not_be_kept() {
     let Some(server) = Redis::newest().start().or_skip() else { return };

@@ -1,10 +1,9 @@
-//! What stands in the streams: nothing twice from a relay that is late, nothing trimmed that somebody wants, nothing that can't be read in the way.
+//! Content of the streams: nothing twice from a relay that is late, nothing trimmed that somebody wants, nothing that can't be read in the way.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::Transport;
-use outbox_contract::backend::{Bucket, Outcome};
+use outbox_contract::backend::{Bucket, Outcome, Transport};
 use outbox_servers::{OrSkip as _, Redis, RedisServer};
 use outbox_transport_redis::Retention;
 use tokio::time::sleep;
@@ -20,7 +19,7 @@ fn length(server: &RedisServer, prefix: &str) -> usize {
 
 /// P7 at the broker: whatever a relay that lost a bucket still sends, it appends nothing of it.
 #[tokio::test]
-async fn a_chunk_of_an_older_epoch_writes_nothing() {
+async fn a_batch_of_an_older_epoch_writes_nothing() {
     for wish in [Redis::newest(), Redis::oldest(), Redis::valkey()] {
         let Some(server) = wish.shared().or_skip() else { return };
         let prefix = server.fresh_prefix();

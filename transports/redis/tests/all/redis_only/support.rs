@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use outbox_contract::backend::{
     Bucket, Deliveries, Delivery, Epoch, Outcome, Outcomes, Position, PublishBatch, Received, RelayId,
-    Stored, Subscription, Unavailable,
+    Stored, Subscription, Transport, Unavailable,
 };
-use outbox_contract::{Consumer, Message, MessageId, Route, Timestamp, Topic, Transport};
+use outbox_contract::{Consumer, Message, MessageId, Route, Timestamp, Topic};
 use outbox_servers::RedisServer;
 use outbox_transport_redis::{RedisTransport, RedisTransportBuilder};
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long is waited for what must happen.
+/// Time limit for what must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often is looked.
+/// Interval of looks.
 pub(crate) const EVERY: Duration = Duration::from_millis(20);
 
 /// A transport to a server, with names of its own, and times that a slow machine keeps.
@@ -54,7 +54,7 @@ pub(crate) fn stored_in(topic: Topic, key: &str, bytes: usize) -> Arc<Stored> {
     Arc::new(Stored::new(position, Timestamp::now(), message.with_payload(vec![b'x'; bytes])))
 }
 
-pub(crate) fn chunk(messages: &[Arc<Stored>]) -> PublishBatch {
+pub(crate) fn batch(messages: &[Arc<Stored>]) -> PublishBatch {
     PublishBatch::new(Route::default(), RelayId::new(), "/shop".into(), messages.to_vec(), PATIENCE)
 }
 
@@ -71,7 +71,7 @@ pub(crate) async fn publish_within(
 ) -> Vec<Option<Outcome>> {
     let outcomes = Outcomes::new(messages.len());
     // What was not reported by then is unknown.
-    let _ = timeout(within, transport.publish(chunk(messages), &outcomes)).await;
+    let _ = timeout(within, transport.publish(batch(messages), &outcomes)).await;
     outcomes.take()
 }
 
@@ -94,17 +94,17 @@ pub(crate) async fn publish_of(
     let outcomes = Outcomes::new(messages.len());
     let epochs: BTreeMap<Bucket, Epoch> =
         messages.iter().map(|stored| (stored.bucket, Epoch(epoch(stored.bucket)))).collect();
-    let mut chunk = chunk(messages).with_epochs(epochs);
-    chunk.source = source.into();
-    transport.publish(chunk, &outcomes).await;
+    let mut batch = batch(messages).with_epochs(epochs);
+    batch.source = source.into();
+    transport.publish(batch, &outcomes).await;
     outcomes.take()
 }
 
 /// Publishes until every message is delivered, in order, as a relay does.
 pub(crate) async fn deliver(transport: &RedisTransport, messages: &[Arc<Stored>]) {
     let start = Instant::now();
-    for chunk in messages.chunks(50) {
-        let mut left = chunk.to_vec();
+    for batch in messages.chunks(50) {
+        let mut left = batch.to_vec();
         while !left.is_empty() {
             let outcomes = publish_within(transport, &left, Duration::from_secs(5)).await;
             let mut reported = outcomes.iter();
@@ -144,7 +144,7 @@ pub(crate) async fn subscribe_with(
     transport.subscribe(subscription).await.unwrap()
 }
 
-/// What comes next; errors that pass are waited out.
+/// Receives what comes next; errors that pass are waited out.
 pub(crate) async fn next(deliveries: &dyn Deliveries) -> Received {
     let start = Instant::now();
     loop {
@@ -193,7 +193,7 @@ pub(crate) async fn finish(deliveries: &dyn Deliveries, messages: &[Arc<Stored>]
     log.assert_in_order(messages);
 }
 
-/// What came, in order, repeats left out.
+/// Returns what came, in order, repeats left out.
 #[derive(Default)]
 pub(crate) struct Log(Vec<MessageId>);
 
@@ -206,7 +206,7 @@ impl Log {
         }
     }
 
-    /// How many came.
+    /// Returns the number of deliveries that came.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

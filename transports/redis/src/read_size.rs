@@ -1,12 +1,13 @@
-//! How many entries a read asks for. Redis counts entries and not bytes, and how large they are is known when they are here. Pure.
+//! Size of a read, in entries. Redis counts entries and not bytes, and how large they are is known
+//! when they are here. Pure.
 
 use std::time::Duration;
 
-use crate::unit::Load;
+use outbox_contract::backend::flow::Load;
 
-/// How many are asked for at first, of all units together: not many, since nothing is known of them.
+/// Number of entries that are asked for at first, of all units together: not many, since nothing is known of them.
 const FIRST: usize = 16;
-/// How large entries are taken to be, in bytes, before any was seen.
+/// Size that entries are taken to have, in bytes, before any was seen.
 const UNSEEN_BYTES: usize = 16 * 1024;
 /// With each read that brings smaller entries, what they are taken for comes nearer by this part of the way.
 const FALLS_BY: usize = 16;
@@ -14,20 +15,20 @@ const FALLS_BY: usize = 16;
 /// As much as there is room for, by the largest entries of late; and no more than what came in good time lets expect, so that a read which is too
 /// large for the time that it has is not repeated for ever.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct ReadSize {
     most: usize,
     typical: usize,
     asked: usize,
 }
 
-impl Default for Pace {
+impl Default for ReadSize {
     fn default() -> Self {
         Self { most: FIRST, typical: UNSEEN_BYTES, asked: FIRST }
     }
 }
 
-impl Pace {
-    /// How many entries to ask for now, at least one.
+impl ReadSize {
+    /// Returns the number of entries to ask for now, at least one.
     pub(crate) fn next(&mut self, room: Load) -> usize {
         let by_bytes = room.bytes / self.typical.max(1);
         self.asked = room.messages.min(by_bytes).min(self.most).max(1);
@@ -68,42 +69,42 @@ mod tests {
 
     #[test]
     fn it_grows_with_what_comes_in_time_and_shrinks_with_what_does_not() {
-        let (mut pace, room) = (Pace::default(), room(1_000, usize::MAX));
-        assert_eq!(pace.next(room), FIRST, "carefully at first");
+        let (mut read_size, room) = (ReadSize::default(), room(1_000, usize::MAX));
+        assert_eq!(read_size.next(room), FIRST, "carefully at first");
         let reads = (0..).take_while(|_| {
-            pace.ended(true, QUICK, LIMIT);
-            pace.next(room) < 1_000
+            read_size.ended(true, QUICK, LIMIT);
+            read_size.next(room) < 1_000
         });
         assert!(reads.count() < 10, "soon it asks for all");
-        pace.failed();
-        assert_eq!(pace.next(room), 500);
-        pace.ended(true, LIMIT / 3, LIMIT);
-        assert_eq!(pace.next(room), 500, "twice as much would take too long");
-        pace.ended(true, LIMIT * 2 / 3, LIMIT);
-        assert_eq!(pace.next(room), 250);
-        pace.ended(false, QUICK, LIMIT);
-        assert_eq!(pace.next(room), 250, "little came: that says nothing of more");
-        (0..20).for_each(|_| pace.failed());
-        assert_eq!(pace.next(room), 1);
+        read_size.failed();
+        assert_eq!(read_size.next(room), 500);
+        read_size.ended(true, LIMIT / 3, LIMIT);
+        assert_eq!(read_size.next(room), 500, "twice as much would take too long");
+        read_size.ended(true, LIMIT * 2 / 3, LIMIT);
+        assert_eq!(read_size.next(room), 250);
+        read_size.ended(false, QUICK, LIMIT);
+        assert_eq!(read_size.next(room), 250, "little came: that says nothing of more");
+        (0..20).for_each(|_| read_size.failed());
+        assert_eq!(read_size.next(room), 1);
     }
 
     #[test]
     fn it_keeps_the_bytes_by_the_largest_of_late() {
-        let (mut pace, mebibyte) = (Pace::default(), 1024 * 1024);
+        let (mut read_size, mebibyte) = (ReadSize::default(), 1024 * 1024);
         let room = room(1_000, 16 * mebibyte);
-        pace.saw(4 * mebibyte);
-        assert_eq!(pace.next(room), 4);
+        read_size.saw(4 * mebibyte);
+        assert_eq!(read_size.next(room), 4);
         for _ in 0..10 {
-            pace.saw(100);
+            read_size.saw(100);
         }
-        assert!(pace.next(room) < 10, "large ones come again, perhaps");
+        assert!(read_size.next(room) < 10, "large ones come again, perhaps");
         for _ in 0..200 {
-            pace.saw(100);
-            pace.next(room);
-            pace.ended(true, QUICK, LIMIT);
+            read_size.saw(100);
+            read_size.next(room);
+            read_size.ended(true, QUICK, LIMIT);
         }
-        assert_eq!(pace.next(room), 1_000, "none came for long");
-        pace.saw(100 * mebibyte);
-        assert_eq!(pace.next(room), 1, "what is larger than the bound comes alone");
+        assert_eq!(read_size.next(room), 1_000, "none came for long");
+        read_size.saw(100 * mebibyte);
+        assert_eq!(read_size.next(room), 1, "what is larger than the bound comes alone");
     }
 }
