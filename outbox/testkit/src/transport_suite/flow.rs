@@ -3,11 +3,35 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use outbox_contract::backend::{Delivery, Received};
+use outbox_contract::TransportErrorKind;
+use outbox_contract::backend::{Delivery, Received, Subscription};
+use tokio::time::timeout;
 
-use super::TransportHarness;
 use super::receiver::{Log, Receiver, received, stored_ids, subscription};
 use super::sender::{Sender, message};
+use super::{PATIENCE, TransportHarness};
+
+/// A prefetch of 0 is refused: nothing could ever be delivered.
+pub async fn a_prefetch_of_zero_is_refused<H: TransportHarness>(harness: &H) {
+    let topic = harness.topic().await;
+    assert_refused(harness, subscription("reader", &topic).with_prefetch(0), "prefetch").await;
+}
+
+/// A subscription without topics is refused: nothing could ever be delivered.
+pub async fn a_subscription_without_topics_is_refused<H: TransportHarness>(harness: &H) {
+    let mut without_topics = subscription("reader", &harness.topic().await);
+    without_topics.topics.clear();
+    assert_refused(harness, without_topics, "topics").await;
+}
+
+async fn assert_refused<H: TransportHarness>(harness: &H, subscription: Subscription, named: &str) {
+    let refused = timeout(PATIENCE, harness.transport().subscribe(subscription)).await;
+    let Err(error) = refused.expect("it is refused at once") else {
+        panic!("a subscription that can get nothing is refused, but it was taken");
+    };
+    assert_eq!(error.kind(), TransportErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains(named), "the error names the {named}: {error}");
+}
 
 /// However many messages wait, a member holds no more than the prefetch unacknowledged.
 pub async fn no_more_than_the_prefetch_is_unacknowledged<H: TransportHarness>(harness: &H) {
@@ -134,7 +158,7 @@ pub async fn a_next_that_is_dropped_loses_nothing<H: TransportHarness>(harness: 
     for round in 0..2_000_u64 {
         // Dropped after one poll, or after a short wait, by turns.
         let wait = Duration::from_micros(round % 4 * 500);
-        let answer = tokio::time::timeout(wait, receiver.inner().next()).await;
+        let answer = timeout(wait, receiver.inner().next()).await;
         if let Ok(answer) = answer {
             let answer = answer.expect("receiving goes on");
             receiver.write_down(&answer);

@@ -5,7 +5,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::{Topic, Transport};
+use outbox_contract::Topic;
+use outbox_contract::backend::Transport;
 
 /// Gives each test of the suite a transport and topics of its own.
 ///

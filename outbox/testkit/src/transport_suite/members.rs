@@ -156,3 +156,70 @@ pub async fn a_polite_stop_with_a_full_prefetch_loses_and_reorders_nothing<H: Tr
     after.assert_complete_and_in_order(&unfinished);
     assert_eq!(stored_ids(&messages).len(), in_hand.len() + unfinished.len());
 }
+
+/// A member that drains hears of a revocation before the end, and of none after it: *Ended* is the
+/// last word.
+pub async fn what_was_revoked_is_said_before_the_end<H: TransportHarness>(harness: &H) {
+    if !harness.capabilities().units_move {
+        return not_applicable::<H>("units stay with their owner until it leaves");
+    }
+    let (topic, log) = (harness.topic().await, Log::default());
+    let sender = Sender::new(harness.transport());
+    let messages: Vec<_> = (0..40).map(|key| sender.store(message(&topic, &format!("key-{key}")))).collect();
+    let first = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
+    let sending = sender.start(&messages);
+    let in_hand = first.receive(messages.len()).await;
+
+    // Another member gets deliveries of the first one, which has not been told yet.
+    let other = harness.as_another_process().await;
+    let second = Receiver::join(&*other, subscription("reader", &topic), &Log::default()).await;
+    let taken_over = second.receive(1).await;
+    first.drain().await;
+    let mut revoked = Vec::new();
+    loop {
+        match first.next().await {
+            Received::Revoked(units) => revoked.extend(units),
+            Received::Ended => break,
+            other => panic!("a member that drains gets nothing more, but {other:?} came"),
+        }
+    }
+    let unit = &taken_over[0].tag.unit;
+    assert!(revoked.contains(unit), "the end was said before the revocation of {unit}: {revoked:?}");
+    first.acknowledge(&in_hand).await;
+    second.acknowledge(&taken_over).await;
+    first.close().await;
+    let receive = async {
+        loop {
+            let deliveries = second.deliveries().await;
+            second.acknowledge(&deliveries).await;
+        }
+    };
+    tokio::select! {
+        () = sending.finish() => {}
+        () = receive => unreachable!("receiving goes on"),
+    }
+}
+
+/// Behind the end of a drained member nothing is said, whatever becomes of its units.
+pub async fn nothing_is_said_behind_the_end<H: TransportHarness>(harness: &H) {
+    let (topic, log) = (harness.topic().await, Log::default());
+    let sender = Sender::new(harness.transport());
+    let messages: Vec<_> = (0..40).map(|key| sender.store(message(&topic, &format!("key-{key}")))).collect();
+    let first = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
+    let sending = sender.start(&messages);
+    let in_hand = first.receive(messages.len()).await;
+    first.drain().await;
+    assert!(matches!(first.next().await, Received::Ended), "a drained subscription has ended");
+
+    // Whether units move before the first one leaves is the broker's affair.
+    let other = harness.as_another_process().await;
+    let second = Receiver::join(&*other, subscription("reader", &topic), &log).await;
+    first.acknowledge(&in_hand).await;
+    sending.finish().await;
+    let _ = timeout(harness.quiet(), second.deliveries()).await;
+    for _ in 0..3 {
+        let said = first.next().await;
+        assert!(matches!(said, Received::Ended), "the end is the last word, but {said:?} came");
+    }
+    first.close().await;
+}

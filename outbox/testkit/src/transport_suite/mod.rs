@@ -13,7 +13,7 @@
 //! The suite panics when a promise is broken, as tests do. The set of tests is no part of the
 //! crate's compatibility: a minor version may add some, for promises that existed before.
 //!
-//! [`Transport`]: outbox_contract::Transport
+//! [`Transport`]: outbox_contract::backend::Transport
 //! [`Deliveries`]: outbox_contract::backend::Deliveries
 
 pub mod acknowledge;
@@ -85,12 +85,12 @@ macro_rules! __transport_properties {
                 a_delivery_says_where_it_came_from
             }
             order {
-                messages_of_a_key_keep_their_order_within_a_chunk
-                messages_of_a_key_keep_their_order_across_chunks
-                chunks_of_different_keys_can_be_published_at_once
+                messages_of_a_key_keep_their_order_within_a_batch
+                messages_of_a_key_keep_their_order_across_batches
+                batches_of_different_keys_can_be_published_at_once
             }
             outcome {
-                every_message_of_a_chunk_gets_an_outcome
+                every_message_of_a_batch_gets_an_outcome
                 an_unroutable_topic_is_unavailable_and_holds_up_no_other
                 a_message_that_is_too_large_is_rejected_and_blocks_its_key_alone
                 what_arrives_of_a_dropped_publish_is_a_prefix_of_each_key
@@ -107,8 +107,12 @@ macro_rules! __transport_properties {
                 members_share_the_units_and_each_unit_has_one_owner
                 first_deliveries_keep_their_order_while_members_come_and_crash
                 a_polite_stop_with_a_full_prefetch_loses_and_reorders_nothing
+                what_was_revoked_is_said_before_the_end
+                nothing_is_said_behind_the_end
             }
             flow {
+                a_prefetch_of_zero_is_refused
+                a_subscription_without_topics_is_refused
                 no_more_than_the_prefetch_is_unacknowledged
                 the_prefetch_is_bounded_in_bytes_too
                 a_paused_unit_delivers_nothing_and_loses_nothing

@@ -7,7 +7,7 @@ use super::receiver::{Log, Receiver, subscription};
 use super::sender::Sender;
 
 /// Several messages of a key travel in one batch, between others.
-pub async fn messages_of_a_key_keep_their_order_within_a_chunk<H: TransportHarness>(harness: &H) {
+pub async fn messages_of_a_key_keep_their_order_within_a_batch<H: TransportHarness>(harness: &H) {
     let (topic, log) = (harness.topic().await, Log::default());
     let receiver = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
     let sender = Sender::new(harness.transport());
@@ -19,14 +19,14 @@ pub async fn messages_of_a_key_keep_their_order_within_a_chunk<H: TransportHarne
 }
 
 /// The next batch of a key is sent when the last one is confirmed.
-pub async fn messages_of_a_key_keep_their_order_across_chunks<H: TransportHarness>(harness: &H) {
+pub async fn messages_of_a_key_keep_their_order_across_batches<H: TransportHarness>(harness: &H) {
     let (topic, log) = (harness.topic().await, Log::default());
     let receiver = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
     let sender = Sender::new(harness.transport());
     let messages = sender.messages(&topic, &["a", "b", "c"], 90);
     let send = async {
-        for chunk in messages.chunks(7) {
-            sender.deliver(chunk).await;
+        for batch in messages.chunks(7) {
+            sender.deliver(batch).await;
         }
     };
     tokio::join!(send, receiver.finish(&messages));
@@ -34,7 +34,7 @@ pub async fn messages_of_a_key_keep_their_order_across_chunks<H: TransportHarnes
 }
 
 /// Several batches are unconfirmed at once, never two with the same key.
-pub async fn chunks_of_different_keys_can_be_published_at_once<H: TransportHarness>(harness: &H) {
+pub async fn batches_of_different_keys_can_be_published_at_once<H: TransportHarness>(harness: &H) {
     let (topic, log) = (harness.topic().await, Log::default());
     let receiver = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
     let sender = Sender::new(harness.transport());

@@ -13,7 +13,7 @@ use super::{PATIENCE, TransportHarness};
 use crate::suite::not_applicable;
 
 /// Without faults, a publish that returns has reported every message as delivered.
-pub async fn every_message_of_a_chunk_gets_an_outcome<H: TransportHarness>(harness: &H) {
+pub async fn every_message_of_a_batch_gets_an_outcome<H: TransportHarness>(harness: &H) {
     let (topic, log) = (harness.topic().await, Log::default());
     let receiver = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
     let sender = Sender::new(harness.transport());
@@ -35,16 +35,16 @@ pub async fn an_unroutable_topic_is_unavailable_and_holds_up_no_other<H: Transpo
     let (topic, log) = (harness.topic().await, Log::default());
     let receiver = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
     let sender = Sender::new(harness.transport());
-    let mut chunk = sender.messages(&unroutable, &["a", "a", "b"], 3);
+    let mut batch = sender.messages(&unroutable, &["a", "a", "b"], 3);
     let routable = sender.messages(&topic, &["a", "b"], 4);
-    chunk.extend(routable.iter().cloned());
+    batch.extend(routable.iter().cloned());
 
     let publish = async {
-        let mut outcomes = sender.publish(&chunk).await;
+        let mut outcomes = sender.publish(&batch).await;
         // The broker may be slow to assign the good topic: it is resent until it succeeds.
         while !outcomes[3..].iter().all(|it| *it == Some(Outcome::Delivered)) {
             sleep(Duration::from_millis(50)).await;
-            outcomes = sender.publish(&chunk).await;
+            outcomes = sender.publish(&batch).await;
         }
         outcomes
     };
@@ -79,10 +79,10 @@ pub async fn a_message_that_is_too_large_is_rejected_and_blocks_its_key_alone<H:
     assert!(transport.validate(&large.message).is_err(), "what can never be sent is known early");
     assert!(transport.validate(&before.message).is_ok());
 
-    let chunk = [Arc::clone(&before), large, behind, Arc::clone(&other)];
+    let batch = [Arc::clone(&before), large, behind, Arc::clone(&other)];
     let publish = async {
         loop {
-            let outcomes = sender.publish(&chunk).await;
+            let outcomes = sender.publish(&batch).await;
             let through = [0, 3].iter().all(|at| outcomes[*at] == Some(Outcome::Delivered));
             if through && matches!(outcomes[1], Some(Outcome::Rejected(_))) {
                 return outcomes;
@@ -153,7 +153,7 @@ pub async fn what_arrives_of_a_dropped_publish_is_a_prefix_of_each_key<H: Transp
         log.assert_complete_and_in_order(&messages);
     }
     if !harness.capabilities().in_parts {
-        return not_applicable::<H>("chunks are sent as one, so that none was dropped in the middle");
+        return not_applicable::<H>("batches are sent as one, so that none was dropped in the middle");
     }
     assert!(in_the_middle > 0, "no publish was dropped in the middle, so nothing was shown");
 }

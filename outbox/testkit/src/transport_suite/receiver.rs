@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::backend::{Deliveries, Delivery, Received, Stored, Subscription, Tag, Unit};
-use outbox_contract::{Consumer, KeyId, Message, MessageId, Topic, Transport};
+use outbox_contract::backend::{Deliveries, Delivery, Received, Stored, Subscription, Tag, Transport, Unit};
+use outbox_contract::{Consumer, KeyId, Message, MessageId, Topic};
 use tokio::time::{sleep, timeout};
 
 use super::PATIENCE;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use outbox_contract::backend::{Outcome, Outcomes, Position, PublishBatch, RelayId, Stored};
-use outbox_contract::{Message, Route, Timestamp, Topic, Transport};
+use outbox_contract::backend::{Outcome, Outcomes, Position, PublishBatch, RelayId, Stored, Transport};
+use outbox_contract::{Message, Route, Timestamp, Topic};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -20,7 +20,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// The pause before a resend.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Maximum number of messages in a batch of the relay.
-const CHUNK: usize = 100;
+const BATCH: usize = 100;
 
 /// Sends messages of one store to one transport.
 #[derive(Clone)]
@@ -62,8 +62,8 @@ impl Sender {
 
     /// Publishes messages repeatedly until every one is delivered.
     pub(super) async fn deliver(&self, messages: &[Arc<Stored>]) {
-        for chunk in messages.chunks(CHUNK) {
-            let mut left = chunk.to_vec();
+        for batch in messages.chunks(BATCH) {
+            let mut left = batch.to_vec();
             while !left.is_empty() {
                 let outcomes = self.publish(&left).await;
                 let rejected = outcomes.iter().find(|it| matches!(it, Some(Outcome::Rejected(_))));
@@ -123,7 +123,7 @@ pub(super) fn assert_key_prefix(messages: &[Arc<Stored>], outcomes: &[Option<Out
         } else {
             assert!(
                 !undelivered.contains(&key),
-                "message {index} of the chunk was delivered behind an undelivered one of its key {key}: {outcomes:?}"
+                "message {index} of the batch was delivered behind an undelivered one of its key {key}: {outcomes:?}"
             );
         }
     }

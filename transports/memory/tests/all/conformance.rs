@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use outbox_contract::{Topic, Transport};
+use outbox_contract::Topic;
+use outbox_contract::backend::Transport;
 use outbox_testkit::transport_suite::{Capabilities, TransportHarness};
 use outbox_transport_memory::{MemoryTransport, MemoryTransportBuilder};
 

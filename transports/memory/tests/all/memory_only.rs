@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use outbox_contract::backend::{
     Deliveries, Delivery, Outcome, Outcomes, Position, PublishBatch, Received, RelayId, Stored, Subscription,
-    Unavailable,
+    Transport, Unavailable,
 };
-use outbox_contract::{Consumer, Message, Route, Timestamp, Topic, Transport};
+use outbox_contract::{Consumer, Message, Route, Timestamp, Topic};
 use outbox_transport_memory::{MemoryTransport, MemoryTransportBuilder};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -35,7 +35,7 @@ fn numbered(key: &str, positions: std::ops::RangeInclusive<i64>) -> Vec<Arc<Stor
 /// Publishes in the background; the outcomes can be read at any time.
 fn publish(transport: &MemoryTransport, messages: &[Arc<Stored>]) -> (JoinHandle<()>, Outcomes) {
     let outcomes = Outcomes::new(messages.len());
-    let chunk = PublishBatch::new(
+    let batch = PublishBatch::new(
         Route::default(),
         RelayId::new(),
         "/shop".into(),
@@ -43,7 +43,7 @@ fn publish(transport: &MemoryTransport, messages: &[Arc<Stored>]) -> (JoinHandle
         Duration::from_secs(60),
     );
     let (transport, slots) = (transport.clone(), outcomes.clone());
-    (tokio::spawn(async move { transport.publish(chunk, &slots).await }), outcomes)
+    (tokio::spawn(async move { transport.publish(batch, &slots).await }), outcomes)
 }
 
 async fn finished(publishing: JoinHandle<()>) {

@@ -1,13 +1,14 @@
 //! A transport that breaks one promise, and otherwise acts as the in-process transport.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use outbox_contract::backend::{
-    Deliveries, Outcome, Outcomes, PublishBatch, Received, Stored, Subscription, Tag, TransportLayer, Unit,
+    Deliveries, Outcome, Outcomes, PublishBatch, Received, Stored, Subscription, Tag, Transport,
+    TransportLayer, Unit,
 };
-use outbox_contract::{Consumer, Topic, Transport, TransportError, async_trait};
+use outbox_contract::{Consumer, Topic, TransportError, async_trait};
 use outbox_testkit::transport_suite::Capabilities;
 use outbox_transport_memory::MemoryTransport;
 
@@ -19,7 +20,7 @@ pub(crate) enum Sabotage {
     CutsPayloads,
     LeavesOutTheOrigin,
     SwapsTwoOfAKey,
-    LosesOneOfEachChunk,
+    LosesOneOfEachBatch,
     LosesWhatComesBeside,
     LeavesASlotEmpty,
     ConfirmsTheUnroutable,
@@ -37,6 +38,9 @@ pub(crate) enum Sabotage {
     IgnoresPauses,
     LosesADroppedNext,
     StartsWithTheNewest,
+    TakesAnySubscription,
+    EndsBeforeRevocations,
+    SpeaksBehindTheEnd,
 }
 
 pub(crate) struct BrokenHarness {
@@ -74,9 +78,9 @@ struct Broken {
 }
 
 impl Broken {
-    async fn publish_one(&self, chunk: &PublishBatch, stored: &Arc<Stored>) -> Option<Outcome> {
+    async fn publish_one(&self, batch: &PublishBatch, stored: &Arc<Stored>) -> Option<Outcome> {
         let outcomes = Outcomes::new(1);
-        let mut one = chunk.clone();
+        let mut one = batch.clone();
         one.messages = vec![Arc::clone(stored)];
         self.inner.publish(one, &outcomes).await;
         outcomes.take().into_iter().flatten().next()
@@ -94,32 +98,32 @@ impl TransportLayer for Broken {
         "broken"
     }
 
-    async fn publish(&self, mut chunk: PublishBatch, outcomes: &Outcomes) {
+    async fn publish(&self, mut batch: PublishBatch, outcomes: &Outcomes) {
         match self.sabotage {
             Sabotage::CutsPayloads => {
-                for stored in &mut chunk.messages {
+                for stored in &mut batch.messages {
                     let stored = Arc::make_mut(stored);
                     let kept = stored.message.payload.len().saturating_sub(1);
                     stored.message.payload.truncate(kept);
                 }
             }
             Sabotage::SwapsTwoOfAKey => {
-                let key = |at: usize| chunk.messages[at].message.key_id();
-                let last = chunk.messages.len() - 1;
+                let key = |at: usize| batch.messages[at].message.key_id();
+                let last = batch.messages.len() - 1;
                 if let Some(earlier) = (0..last).find(|at| key(*at) == key(last)) {
-                    chunk.messages.swap(earlier, last);
+                    batch.messages.swap(earlier, last);
                 }
             }
-            Sabotage::LosesOneOfEachChunk => drop(chunk.messages.pop()),
+            Sabotage::LosesOneOfEachBatch => drop(batch.messages.pop()),
             Sabotage::LosesWhatComesBeside => {
                 if self.publishing.fetch_add(1, Ordering::Relaxed) > 0 {
-                    chunk.messages.clear();
+                    batch.messages.clear();
                 }
                 tokio::task::yield_now().await;
             }
             Sabotage::ConfirmsTheUnroutable | Sabotage::GoesOnAfterAFailure => {
-                for (index, stored) in chunk.messages.iter().enumerate() {
-                    let outcome = self.publish_one(&chunk, stored).await;
+                for (index, stored) in batch.messages.iter().enumerate() {
+                    let outcome = self.publish_one(&batch, stored).await;
                     let confirm = self.sabotage == Sabotage::ConfirmsTheUnroutable;
                     match outcome {
                         Some(Outcome::Unavailable(..)) if confirm => {
@@ -132,12 +136,12 @@ impl TransportLayer for Broken {
                 return;
             }
             Sabotage::SendsTheLastWhenDropped => {
-                let last = chunk.messages.last().map(Arc::clone);
-                let mut out_of_turn = OutOfTurn { inner: &self.inner, chunk: chunk.clone(), last };
-                for (index, stored) in chunk.messages.iter().enumerate() {
+                let last = batch.messages.last().map(Arc::clone);
+                let mut out_of_turn = OutOfTurn { inner: &self.inner, batch: batch.clone(), last };
+                for (index, stored) in batch.messages.iter().enumerate() {
                     // Lets the future be dropped between two messages.
                     tokio::task::yield_now().await;
-                    if let Some(outcome) = self.publish_one(&chunk, stored).await {
+                    if let Some(outcome) = self.publish_one(&batch, stored).await {
                         outcomes.report(index, outcome);
                     }
                 }
@@ -146,13 +150,13 @@ impl TransportLayer for Broken {
             }
             _ => {}
         }
-        self.inner.publish(chunk, outcomes).await;
+        self.inner.publish(batch, outcomes).await;
         match self.sabotage {
             Sabotage::LeavesASlotEmpty => {
                 let mut taken = outcomes.take();
                 taken.pop();
             }
-            Sabotage::LosesOneOfEachChunk | Sabotage::LosesWhatComesBeside => {
+            Sabotage::LosesOneOfEachBatch | Sabotage::LosesWhatComesBeside => {
                 outcomes.report_rest(&Outcome::Delivered);
                 self.publishing.store(0, Ordering::Relaxed);
             }
@@ -167,6 +171,10 @@ impl TransportLayer for Broken {
             Sabotage::MakesAConsumerOfEachMember => {
                 subscription.consumer = Consumer::new(format!("member-{member}")).unwrap();
             }
+            Sabotage::TakesAnySubscription => {
+                subscription.prefetch = subscription.prefetch.max(1);
+                subscription.topics.push(Topic::new("any").unwrap());
+            }
             Sabotage::IgnoresThePrefetch => {
                 subscription.prefetch *= 2;
                 subscription.prefetch_bytes *= 2;
@@ -178,6 +186,8 @@ impl TransportLayer for Broken {
             inner: Mutex::new(Some(inner.into())),
             sabotage: self.sabotage,
             seen: Mutex::new(BTreeMap::new()),
+            drained: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
         };
         Ok(Box::new(deliveries))
     }
@@ -192,15 +202,15 @@ impl TransportLayer for Broken {
 /// Sends the last message of a batch when the publish is dropped.
 struct OutOfTurn<'a> {
     inner: &'a MemoryTransport,
-    chunk: PublishBatch,
+    batch: PublishBatch,
     last: Option<Arc<Stored>>,
 }
 
 impl Drop for OutOfTurn<'_> {
     fn drop(&mut self) {
-        let (inner, mut chunk) = (self.inner.clone(), self.chunk.clone());
-        chunk.messages = self.last.take().into_iter().collect();
-        tokio::spawn(async move { inner.publish(chunk, &Outcomes::new(1)).await });
+        let (inner, mut batch) = (self.inner.clone(), self.batch.clone());
+        batch.messages = self.last.take().into_iter().collect();
+        tokio::spawn(async move { inner.publish(batch, &Outcomes::new(1)).await });
     }
 }
 
@@ -210,6 +220,8 @@ struct BrokenDeliveries {
     sabotage: Sabotage,
     /// Deliveries of each unit: the latest incarnation, and the numbers.
     seen: Mutex<BTreeMap<Unit, (u64, Vec<u64>)>>,
+    drained: AtomicBool,
+    has_ended: AtomicBool,
 }
 
 impl BrokenDeliveries {
@@ -222,7 +234,15 @@ impl BrokenDeliveries {
 impl Deliveries for BrokenDeliveries {
     async fn next(&self) -> Result<Received, TransportError> {
         let Some(inner) = self.inner() else { return Ok(Received::Ended) };
+        if self.sabotage == Sabotage::EndsBeforeRevocations && self.drained.load(Ordering::Relaxed) {
+            return Ok(Received::Ended);
+        }
         let mut received = inner.next().await?;
+        let is_end = matches!(received, Received::Ended);
+        let again = is_end && self.has_ended.fetch_or(true, Ordering::Relaxed);
+        if again && self.sabotage == Sabotage::SpeaksBehindTheEnd {
+            return Ok(Received::Revoked(self.seen.lock().unwrap().keys().cloned().collect()));
+        }
         if self.sabotage == Sabotage::LosesADroppedNext {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
@@ -290,6 +310,7 @@ impl Deliveries for BrokenDeliveries {
     }
 
     async fn drain(&self) -> Result<(), TransportError> {
+        self.drained.store(true, Ordering::Relaxed);
         if self.sabotage == Sabotage::LeavesWhenDrained {
             drop(self.inner.lock().unwrap().take());
         }

@@ -22,7 +22,7 @@ macro_rules! caught {
                     Self(broken::BrokenHarness::new(broken::Sabotage::$sabotage))
                 }
 
-                fn transport(&self) -> std::sync::Arc<dyn outbox_contract::Transport> {
+                fn transport(&self) -> std::sync::Arc<dyn outbox_contract::backend::Transport> {
                     self.0.transport()
                 }
 
@@ -48,13 +48,13 @@ caught! {
     an_origin_that_is_left_out_is_caught: LeavesOutTheOrigin,
         by fidelity::a_delivery_says_where_it_came_from, saying "says where it came from";
     two_swapped_messages_of_a_key_are_caught: SwapsTwoOfAKey,
-        by order::messages_of_a_key_keep_their_order_within_a_chunk, saying "first deliveries of key";
-    a_message_that_is_lost_is_caught: LosesOneOfEachChunk,
-        by order::messages_of_a_key_keep_their_order_across_chunks, saying "nothing came within";
-    a_chunk_that_is_lost_beside_another_is_caught: LosesWhatComesBeside,
-        by order::chunks_of_different_keys_can_be_published_at_once, saying "nothing came within";
+        by order::messages_of_a_key_keep_their_order_within_a_batch, saying "first deliveries of key";
+    a_message_that_is_lost_is_caught: LosesOneOfEachBatch,
+        by order::messages_of_a_key_keep_their_order_across_batches, saying "nothing came within";
+    a_batch_that_is_lost_beside_another_is_caught: LosesWhatComesBeside,
+        by order::batches_of_different_keys_can_be_published_at_once, saying "nothing came within";
     a_slot_that_is_left_empty_is_caught: LeavesASlotEmpty,
-        by outcome::every_message_of_a_chunk_gets_an_outcome, saying "left == right";
+        by outcome::every_message_of_a_batch_gets_an_outcome, saying "left == right";
     an_unroutable_message_that_is_confirmed_is_caught: ConfirmsTheUnroutable,
         by outcome::an_unroutable_topic_is_unavailable_and_holds_up_no_other, saying "is unavailable or blocked";
     going_on_after_a_failure_is_caught: GoesOnAfterAFailure,
@@ -87,6 +87,14 @@ caught! {
         by flow::the_prefetch_is_bounded_in_bytes_too, saying "bytes together are unacknowledged";
     a_pause_that_is_ignored_is_caught: IgnoresPauses,
         by flow::a_paused_unit_delivers_nothing_and_loses_nothing, saying "the unit is paused";
+    a_prefetch_of_zero_that_is_taken_is_caught: TakesAnySubscription,
+        by flow::a_prefetch_of_zero_is_refused, saying "but it was taken";
+    a_subscription_without_topics_that_is_taken_is_caught: TakesAnySubscription,
+        by flow::a_subscription_without_topics_is_refused, saying "but it was taken";
+    an_end_before_a_revocation_is_caught: EndsBeforeRevocations,
+        by members::what_was_revoked_is_said_before_the_end, saying "the end was said before the revocation";
+    a_word_behind_the_end_is_caught: SpeaksBehindTheEnd,
+        by members::nothing_is_said_behind_the_end, saying "the end is the last word";
     a_next_that_loses_when_dropped_is_caught: LosesADroppedNext,
         by flow::a_next_that_is_dropped_loses_nothing, saying "nothing came within";
 }
