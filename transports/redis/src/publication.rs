@@ -132,7 +132,8 @@ fn fenced(bucket: Bucket, unit: &Unit) -> Failure {
 mod tests {
     use std::time::Duration;
 
-    use outbox_contract::{Message, Position, RelayId, Route, Timestamp, TransportErrorKind};
+    use outbox_contract::backend::{Position, RelayId};
+    use outbox_contract::{Message, Route, Timestamp, TransportErrorKind};
 
     use super::*;
 
