@@ -15,6 +15,9 @@ pub use inbox::{
     InboxStats, MessageHandler, Mode, UnknownType, handler_fn,
 };
 pub use mediator::{EventHandler, EventHandlerFn, HandlerError, Mediator};
+#[doc(hidden)]
+#[cfg(any(test, feature = "simulation"))]
+pub use relay::simulation;
 pub use relay::{
     Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayObserver, RelayStats, StartError, Status,
 };

@@ -34,6 +34,9 @@ mod tenure;
 mod transitions;
 mod waker;
 
+#[doc(hidden)]
+#[cfg(any(test, feature = "simulation"))]
+pub use self::core::model as simulation;
 pub use builder::{Relay, RelayBuilder, StartError};
 pub use config::RelayConfig;
 pub use handle::RelayHandle;

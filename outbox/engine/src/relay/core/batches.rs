@@ -81,7 +81,12 @@ impl Batches {
         !self.sent().any(|sent| buckets.contains(sent.held.stored.bucket))
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "simulation"))]
+    pub(super) fn sent_in(&self, number: u64) -> Option<&[Option<Sent>]> {
+        self.out.get(&number).map(|batch| batch.sent.as_slice())
+    }
+
+    #[cfg(any(test, feature = "simulation"))]
     pub(super) fn in_flight(&self) -> (usize, usize) {
         (self.messages, self.sent().map(|sent| sent.held.bytes).sum())
     }
@@ -90,7 +95,7 @@ impl Batches {
 impl Core {
     /// Returns when the next batch of a line may start; `None` if another event must come first.
     fn may_publish_at(&self, line: Line) -> Option<Duration> {
-        if self.leases.is_paused() {
+        if self.leases.is_paused() && !sabotaged!(self, PauseIgnored) {
             return None;
         }
         if !self.leases.holds(self.now) && !sabotaged!(self, PublishesWithoutLease) {

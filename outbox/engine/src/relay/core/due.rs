@@ -6,10 +6,10 @@ use std::time::Duration;
 use outbox_contract::KeyId;
 use outbox_contract::backend::{Bucket, BucketSet, Due, DueKey, DueRequest};
 
-use super::Core;
 use super::event::Question;
 use super::key::{Doing, Held, Retry};
 use super::limits::Limits;
+use super::{Core, sabotaged};
 use crate::mailbox::Mailbox;
 
 /// Failing keys that were taken from the store and are being retried.
@@ -147,7 +147,8 @@ impl Core {
 
     /// Returns the query for due failing keys, if it is time for one.
     pub(super) fn ask_for_due(&mut self) -> Option<Question> {
-        if !self.due.is_time(self.now) || self.reading.owned.is_empty() {
+        let is_told = sabotaged!(self, ReleaseUnseen) && self.due.next().is_none();
+        if !self.due.is_time(self.now) || self.reading.owned.is_empty() || is_told {
             return None;
         }
         let (messages, bytes) = self.table.credit.room_for_content();
@@ -205,7 +206,8 @@ impl Core {
 
     /// Takes one due key. Returns false if it must wait.
     fn take_due_key(&mut self, mut due: DueKey) -> bool {
-        if !self.reading.owned.contains(due.bucket) {
+        // A topic may have been closed while the question was under way. It is asked for again when that is open.
+        if !self.reading.owned.contains(due.bucket) || self.reading.is_closed(&due.key.topic) {
             return true;
         }
         // A key that never got an answer has no counted attempts.
@@ -230,7 +232,8 @@ impl Core {
         let Some(state) = self.table.get(key) else { return true };
         // Messages in memory were read before the key began to fail, so they precede everything
         // parked.
-        if state.retry.is_some() || !state.mailbox.is_empty() || matches!(state.doing, Doing::Batch(_)) {
+        let is_before = !state.mailbox.is_empty() && !sabotaged!(self, RetryOvertakes);
+        if state.retry.is_some() || is_before || matches!(state.doing, Doing::Batch(_)) {
             return false;
         }
         self.forget_rows_to_park(key);

@@ -3,10 +3,10 @@
 use outbox_contract::backend::{BucketSet, Position};
 use outbox_contract::{Failure, Topic};
 
-use super::Core;
 use super::key::{Doing, KeyState, Verdict};
 use super::outcomes::Silence;
 use super::table::KeyRef;
+use super::{Core, sabotaged};
 
 impl Core {
     /// Drops the messages of a key behind its first `kept` ones, to be read again. Messages in
@@ -95,6 +95,9 @@ impl Core {
     /// Removes a key and its messages in memory from the table, but not its rows from the index.
     fn drop_key(&mut self, key: KeyRef) {
         let Some(mut state) = self.table.remove(key) else { return };
+        if sabotaged!(self, LostKeysKeepCredit) {
+            return;
+        }
         self.table.drop_content(&state.mailbox.split_off(0));
         if let Some(mut retry) = state.retry.take() {
             self.table.drop_content(&retry.parked.split_off(0));
@@ -106,12 +109,15 @@ impl Core {
     /// dropped, those in flight when they come back.
     pub(super) fn close_topic(&mut self, topic: &Topic) {
         let keys = self.table.select(|state| state.name.topic == *topic);
+        let forgets = sabotaged!(self, CloseForgetsWindows);
         let cursors = keys.iter().filter_map(|key| {
             let window = self.table.get_mut(*key)?.window.take()?;
             Some(window.cursor)
         });
         let lowest = cursors.min();
-        self.reading.close_topic(topic, lowest);
+        self.reading.close_topic(topic, lowest.filter(|_| !forgets));
+        #[cfg(any(test, feature = "simulation"))]
+        self.sabotage_gaps();
         for key in keys {
             self.forget_key(key);
         }
@@ -124,7 +130,7 @@ impl Core {
         let Some(state) = self.table.get_mut(key) else { return };
         match &state.doing {
             Doing::Nothing => {}
-            Doing::Batch(_) => state.forget = true,
+            Doing::Batch(_) => state.forget = !sabotaged!(self, ForgetFlagLost),
             Doing::Transition(_, kind) => {
                 // The answer to the transition will find no key. The next read shows whether it was
                 // made.
@@ -147,7 +153,9 @@ impl Core {
         if retry.delivered.is_empty() && !is_busy {
             state.retry = None;
             let name = state.name.clone();
-            self.due_back(&name);
+            if !sabotaged!(self, RetryLostOnPause) {
+                self.due_back(&name);
+            }
             self.due_at(self.now);
         }
         self.table.drop_content(&parked);

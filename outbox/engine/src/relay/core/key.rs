@@ -149,9 +149,6 @@ pub(super) struct KeyState {
 /// Divisor of the limit of messages per key until one of its messages has left the store.
 const FRESH: usize = 8;
 
-/// Maximum number of rows that one transition moves. Small in tests, so that the model reaches it.
-pub(super) const MAX_ROWS_PER_TRANSITION: usize = if cfg!(test) { 3 } else { 500 };
-
 impl KeyState {
     pub(super) fn new(name: KeyId, bucket: Bucket, epoch: Epoch, stay: u64) -> Self {
         Self {

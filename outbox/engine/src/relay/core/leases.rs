@@ -109,8 +109,7 @@ impl Core {
             // heartbeat ran before the release.
             let is_released = self.leases.epoch(lease.bucket) == lease.epoch;
             if !self.reading.owned.contains(lease.bucket)
-                && !giving_back.contains(lease.bucket)
-                && !is_released
+                && (sabotaged!(self, GivenUpIsTaken) || (!giving_back.contains(lease.bucket) && !is_released))
             {
                 gained.insert(lease.bucket);
                 low_water = low_water.min(lease.low_water);
@@ -121,6 +120,9 @@ impl Core {
             return false;
         }
         self.report(Report::TookOver(gained.len()));
+        if sabotaged!(self, TakeoverAtCursor) {
+            low_water = low_water.max(self.reading.main_cursor());
+        }
         self.reading.acquire(gained, low_water);
         // A saved mark is a hint, so the range below it is checked at once.
         self.below.look_at(Duration::ZERO);
@@ -158,7 +160,9 @@ impl Core {
     fn give_up(&mut self, buckets: BucketSet) {
         self.report(Report::GivingUp(buckets.len()));
         let low_water = self.reading.low_water(&self.table);
-        self.lose(buckets);
+        if !sabotaged!(self, GivesUpAndGoesOn) {
+            self.lose(buckets);
+        }
         self.leases.giving_back.push(GivingBack { buckets, low_water });
     }
 
@@ -168,7 +172,9 @@ impl Core {
         for given in waiting {
             let is_quiet = self.batches.is_quiet(&given.buckets) || sabotaged!(self, GivesBackUnconfirmed);
             if is_quiet
-                && (self.removals.is_settled(&given.buckets) || sabotaged!(self, GivesBackUnconfirmed))
+                && (self.removals.is_settled(&given.buckets)
+                    || sabotaged!(self, GivesBackUnconfirmed)
+                    || sabotaged!(self, GivesBackUnsettled))
             {
                 let low_water = self.leases.mark(given.buckets, given.low_water);
                 self.commands.push(Command::GiveBack { buckets: given.buckets, low_water });
@@ -196,6 +202,13 @@ impl Core {
         if sabotaged!(self, MarkPassesInFlight) {
             position = self.reading.low_water_of_windows();
         }
+        if sabotaged!(self, MarkIgnoresGivenUp) {
+            position = self.reading.low_water(&self.table);
+        }
+        if sabotaged!(self, MarkIgnoresKeyWindows) {
+            let in_flight = self.table.lowest_row().map_or(Position::END, Position::before);
+            position = self.reading.low_water_of_windows().min(in_flight).min(given);
+        }
         self.leases.mark(covered, position)
     }
 
@@ -205,10 +218,13 @@ impl Core {
         if self.draining.is_some() {
             return;
         }
-        let low_water = self.low_water();
+        let mut low_water = self.low_water();
         let owned = self.reading.owned;
-        self.draining = Some(Drain { low_water, is_said: false });
         self.asked = None;
         self.lose(owned);
+        if sabotaged!(self, MarkOfDrainLate) {
+            low_water.position = self.reading.low_water(&self.table);
+        }
+        self.draining = Some(Drain { low_water, is_said: false });
     }
 }

@@ -32,6 +32,8 @@ pub(crate) struct Limits {
     /// transactions are writing. A database takes about 0.3 microseconds to skip a removed row, and
     /// about as long as for a thousand rows to answer that query.
     pub(crate) walk: i64,
+    /// Maximum number of rows that one transition moves.
+    pub(crate) rows_per_transition: usize,
     /// First delay after an unknown outcome or an outage.
     pub(crate) first_delay: Duration,
     /// Maximum of such a delay.
@@ -46,6 +48,8 @@ pub(crate) struct Limits {
     pub(crate) heartbeat: Duration,
 }
 
+/// Maximum number of rows that one transition moves.
+const ROWS_PER_TRANSITION: usize = 500;
 /// Number of full fetches' worth of positions that a fetch may scan again.
 const WALK: i64 = 4;
 
@@ -63,6 +67,7 @@ impl Limits {
             publishers: config.lanes.saturating_mul(config.max_unconfirmed_batches),
             silent_publishers: config.lanes,
             walk: i64::try_from(config.fetch_batch).unwrap_or(i64::MAX).saturating_mul(WALK),
+            rows_per_transition: ROWS_PER_TRANSITION,
             first_delay: config.outage_first_delay,
             max_delay: config.outage_max_delay,
             publish_timeout: config.publish_timeout,

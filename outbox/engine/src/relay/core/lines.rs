@@ -110,7 +110,7 @@ impl Lines {
     }
 
     /// Returns the number of unconfirmed batches.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "simulation"))]
     pub(super) fn out(&self) -> usize {
         self.out.len()
     }

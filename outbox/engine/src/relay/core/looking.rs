@@ -122,7 +122,9 @@ impl Core {
         (self.looking.is_under_way, self.looking.found, self.looking.early) = (true, 0, false);
         self.looking.has_marks = false;
         for topic in self.topics.open_due(self.now) {
-            self.reading.open_topic(&topic);
+            if !sabotaged!(self, TopicStaysClosed) {
+                self.reading.open_topic(&topic);
+            }
         }
         let windows = &self.reading.windows;
         self.topics.keep(self.now, |topic| windows.is_apart(topic));
@@ -151,7 +153,7 @@ impl Core {
         if self.table.credit.is_short() {
             self.shed();
         }
-        if !self.table.credit.is_half_free() {
+        if !self.table.credit.is_half_free() && !sabotaged!(self, BudgetIgnored) {
             self.looking.starved = true;
             return None;
         }
@@ -167,7 +169,10 @@ impl Core {
                 state.may_be_read(limits.max_per_key)
             })?
         };
-        let plan = self.plan(turn)?;
+        #[cfg_attr(not(any(test, feature = "simulation")), allow(unused_mut, reason = "for the model"))]
+        let mut plan = self.plan(turn)?;
+        #[cfg(any(test, feature = "simulation"))]
+        self.sabotage_plan(&mut plan);
         self.looking.has_marks = false;
         self.counts.fetches += 1;
         let question = Question::Fetch(plan.request.clone());
@@ -175,7 +180,10 @@ impl Core {
     }
 
     fn plan(&mut self, turn: Turn) -> Option<Plan> {
-        let (messages, bytes) = self.table.credit.room_for_content();
+        let (mut messages, bytes) = self.table.credit.room_for_content();
+        if sabotaged!(self, BudgetIgnored) {
+            messages = usize::MAX;
+        }
         let room = (messages.min(self.limits.fetch_rows), bytes.min(self.limits.fetch_bytes));
         let reader = (&self.route, self.relay);
         match turn {
@@ -242,7 +250,11 @@ impl Core {
                 self.reading.wrote(&writers);
                 self.fetched(&plan, fetched);
             }
-            (Purpose::Writers, Answer::Writers(writers)) => self.reading.wrote(&writers),
+            (Purpose::Writers, Answer::Writers(writers)) => {
+                self.reading.wrote(&writers);
+                #[cfg(any(test, feature = "simulation"))]
+                self.sabotage_base();
+            }
             (Purpose::Marks, Answer::Marks(marks)) => {
                 let has_passed = !self.topics.is_empty() || self.table.muted().next().is_some();
                 self.reading.committed(marks, has_passed, self.limits.fetch_rows);

@@ -69,15 +69,15 @@ mod table;
 mod topics;
 mod transitions;
 
-#[cfg(test)]
-mod model;
+#[cfg(any(test, feature = "simulation"))]
+pub mod model;
 
 /// True if the model disables this part of the core, to show that a test notices.
 macro_rules! sabotaged {
     ($core:expr, $part:ident) => {{
-        #[cfg(test)]
+        #[cfg(any(test, feature = "simulation"))]
         let is_left_out = $core.sabotage == Some(crate::relay::core::model::Sabotage::$part);
-        #[cfg(not(test))]
+        #[cfg(not(any(test, feature = "simulation")))]
         let is_left_out = false;
         is_left_out
     }};
@@ -122,7 +122,7 @@ pub(crate) struct Core {
     delivered: u64,
     /// Low-water mark to leave behind, while the core drains.
     draining: Option<Drain>,
-    #[cfg(test)]
+    #[cfg(any(test, feature = "simulation"))]
     sabotage: Option<model::Sabotage>,
 }
 
@@ -188,7 +188,7 @@ impl Core {
             silent: BTreeMap::new(),
             delivered: 0,
             draining: None,
-            #[cfg(test)]
+            #[cfg(any(test, feature = "simulation"))]
             sabotage: None,
         }
     }
@@ -228,6 +228,12 @@ impl Core {
     /// Returns the circuit breaker.
     pub(crate) fn breaker(&self) -> Breaker {
         self.breaker
+    }
+
+    /// Returns true once it begins nothing any more.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.is_some()
     }
 
     /// Returns true while something waits until nothing is unconfirmed: a drain, or buckets that
@@ -275,7 +281,9 @@ impl Core {
 
     /// Puts keys whose delay is over back in their lines.
     fn wake_keys(&mut self) {
-        while self.timers.first().is_some_and(|(until, _)| *until <= self.now) {
+        while self.timers.first().is_some_and(|(until, _)| *until <= self.now)
+            && !sabotaged!(self, RestForever)
+        {
             let Some((_, key)) = self.timers.pop_first() else { return };
             if let Some(state) = self.table.get_mut(key) {
                 state.resting = false;
@@ -325,7 +333,8 @@ impl Core {
         if sabotaged!(self, NotReadAgain) {
             return;
         }
-        if self.reading.lower_closed_topic(&state.name.topic, after) {
+        let forgets = sabotaged!(self, ClosedTopicForgets);
+        if self.reading.lower_closed_topic(&state.name.topic, if forgets { Position::END } else { after }) {
             return;
         }
         let cursor = state.window.map_or(after, |window| window.cursor.min(after));

@@ -77,6 +77,8 @@ impl Core {
     /// Handles early confirmations of an unconfirmed batch, for keys whose messages in it are all
     /// confirmed. Those keys continue; the others wait for the rest.
     pub(super) fn heard(&mut self, number: u64, delivered: &[bool]) {
+        #[cfg(any(test, feature = "simulation"))]
+        let delivered = &self.sabotage_heard(number, delivered);
         let Some((size, through)) = self.batches.take_confirmed(number, delivered) else { return };
         if through.is_empty() {
             return;
@@ -128,13 +130,17 @@ impl Core {
     fn take_run(&mut self, run: &mut Vec<(Sent, Option<Outcome>)>, back: &mut Back) {
         let Some((first, _)) = run.first() else { return };
         let (key, parked) = (first.key, first.parked);
-        let state = self.table.get_mut(key).filter(|state| state.doing == Doing::Batch(back.number));
+        #[cfg(any(test, feature = "simulation"))]
+        let key = self.sabotage_stay(key);
+        let mixes = sabotaged!(self, StaysMixed);
+        let state = self.table.get_mut(key).filter(|state| mixes || state.doing == Doing::Batch(back.number));
         let Some(state) = state else { return self.take_outdated(run) };
         state.doing = Doing::Nothing;
         let mut stopped = None;
         let mut rest = run.drain(..);
         for (sent, outcome) in rest.by_ref() {
             let is_through = outcome == Some(Outcome::Delivered)
+                || (outcome == Some(Outcome::Blocked) && sabotaged!(self, BlockedIsDelivered))
                 || (matches!(outcome, Some(Outcome::Unknown(_)) | None)
                     && sabotaged!(self, UnknownIsDelivered));
             if !is_through {
@@ -145,6 +151,8 @@ impl Core {
         }
         let Some((first, outcome)) = stopped else { return self.come_back(key) };
         let row = first.held.stored.row();
+        #[cfg(any(test, feature = "simulation"))]
+        self.sabotage_removal(row, parked);
         // Back to the head, in order, so that no message of this key overtakes an undelivered one.
         let mut returned = vec![first.held];
         returned.extend(rest.map(|(sent, _)| sent.held));
@@ -230,6 +238,14 @@ impl Core {
             Some(Outcome::Unavailable(_, failure)) => {
                 back.unavailable.get_or_insert(failure);
                 self.place(key);
+            }
+            Some(Outcome::Blocked) if sabotaged!(self, BlockedCounts) => {
+                let failure = Failure::new("blocked", "as the model has it");
+                self.failed(key, row, parked, failure, Verdict::Failed);
+            }
+            Some(Outcome::Unknown(_)) | None if sabotaged!(self, SilenceCounts) => {
+                let failure = Failure::new("silent", "as the model has it");
+                self.failed(key, row, parked, failure, Verdict::Failed);
             }
             Some(Outcome::Blocked) => {
                 // Not sent, so no fault of the message.

@@ -44,7 +44,13 @@ impl Removals {
         is_apart(&self.next) && self.under_way.values().all(is_apart)
     }
 
-    #[cfg(test)]
+    /// A row that the model has removed besides.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(super) fn remove_too(&mut self, row: RowId) {
+        self.next.rows.push(row);
+    }
+
+    #[cfg(any(test, feature = "simulation"))]
     pub(super) fn bytes(&self) -> usize {
         self.owed.1 + self.next.bytes + self.under_way.values().map(|removal| removal.bytes).sum::<usize>()
     }
@@ -59,6 +65,9 @@ impl Core {
         next.buckets.insert(held.stored.bucket);
         next.messages += 1;
         next.bytes += held.bytes;
+        if sabotaged!(self, MarkBeforeGone) {
+            self.table.remove_row(held.stored.position, key.stay);
+        }
     }
 
     /// Sends one command to remove everything delivered during this event, of however many keys.
@@ -94,6 +103,8 @@ impl Core {
     pub(super) fn owed(&mut self, messages: usize, bytes: usize) {
         let (before, bytes_before) = std::mem::replace(&mut self.removals.owed, (messages, bytes));
         self.table.credit.give(before, bytes_before);
-        self.table.credit.take(messages, bytes);
+        if !sabotaged!(self, OwedForgotten) {
+            self.table.credit.take(messages, bytes);
+        }
     }
 }

@@ -6,7 +6,7 @@ use outbox_contract::backend::{BucketSet, KeyTransition, RowId, Step, Then, Tran
 use outbox_contract::{Exhausted, Failure, RetryPolicy};
 
 use super::event::Command;
-use super::key::{Doing, Kind, MAX_ROWS_PER_TRANSITION, Verdict};
+use super::key::{Doing, Kind, Verdict};
 use super::lines::Line;
 use super::table::KeyRef;
 use super::{Core, sabotaged};
@@ -33,10 +33,13 @@ impl Core {
     fn begin_transition(&mut self, key: KeyRef) {
         let Some(state) = self.table.get_mut(key) else { return };
         if let Some(retry) = &state.retry {
-            let (version, delivered) = (Some(retry.version), retry.delivered.clone());
+            let (version, mut delivered) = (Some(retry.version), retry.delivered.clone());
+            if sabotaged!(self, ResumeTakesNext) {
+                delivered.extend(retry.parked.first().map(|held| held.stored.row()));
+            }
             return self.ask_for(key, version, Step::Resume { delivered }, Kind::Resume);
         }
-        let count = state.to_park.len().min(MAX_ROWS_PER_TRANSITION);
+        let count = state.to_park.len().min(self.limits.rows_per_transition);
         let rows: Vec<RowId> = state.to_park.drain(..count).collect();
         self.ask_for(key, None, Step::Park { rows: rows.clone() }, Kind::Park(rows));
     }
@@ -45,6 +48,8 @@ impl Core {
         let number = self.next_number();
         let Some(state) = self.table.get_mut(key) else { return };
         state.doing = Doing::Transition(number, kind);
+        // A key that makes room for others may stand in a line: what is in none of its hands is in no batch either.
+        state.line = None;
         let transition = KeyTransition {
             route: self.route.clone(),
             relay: self.relay,
@@ -80,11 +85,18 @@ impl Core {
             let reason = verdict.reason();
             let step = Step::Bury { row, reason, attempts, first, last: failure };
             self.take_rows_out(key, 1);
-            return self.ask_for(key, None, step, Kind::Bury(row));
+            self.ask_for(key, None, step, Kind::Bury(row));
+            if sabotaged!(self, DeadLetterUnblocksEarly)
+                && let Some(state) = self.table.get_mut(key)
+            {
+                state.doing = Doing::Nothing;
+                self.place(key);
+            }
+            return;
         }
         let due_in = (!exhausted).then(|| verdict.delay(policy, attempts, self.draws.f64()));
         let then = due_in.map_or(Then::Hold, Then::RetryAfter);
-        let rows = self.take_rows_out(key, MAX_ROWS_PER_TRANSITION);
+        let rows = self.take_rows_out(key, self.limits.rows_per_transition);
         // The rows beyond those are read again, and parked behind them.
         self.forget(key, 0);
         let behind = rows.get(1..).unwrap_or_default().to_vec();
@@ -166,6 +178,7 @@ impl Core {
                 let bucket: BucketSet = [state.bucket].into_iter().collect();
                 self.lose_lease(bucket);
             }
+            Transitioned::Stale if sabotaged!(self, StaleIsDone) => self.made(key, kind, None),
             Transitioned::Stale => {
                 self.counts.refused += 1;
                 self.give_up_retry(key);
@@ -212,6 +225,8 @@ impl Core {
         for row in rows {
             self.table.remove_row(row.position, key.stay);
         }
+        #[cfg(any(test, feature = "simulation"))]
+        self.sabotage_waiting(rows.len());
         self.guard(key);
         if let Some(state) = self.table.get_mut(key) {
             state.is_failing = true;

@@ -1,12 +1,12 @@
-//! The broker of the model, and the judge of what arrives there.
+//! The broker of the model, and the transport before it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use outbox_contract::backend::{Outcome, Unavailable};
+use outbox_contract::backend::{Outcome, Position, Stored, Unavailable};
 use outbox_contract::{Failure, MessageId};
 
-use super::cast::{Judged, KEYS, TOPICS, topic_of};
-use super::store::Store;
+use super::cast::{KEYS, TOPICS, topic_of};
+use super::judge::{Fate, Judged, Ledger};
 
 /// What is wrong with the world.
 #[derive(Debug, Default)]
@@ -17,85 +17,114 @@ pub(super) struct Broker {
     pub(super) is_silent: bool,
     pub(super) broken_topics: [bool; TOPICS],
     pub(super) hanging_keys: [bool; KEYS],
-    /// Never delivered: with whether the broker says that it never will.
-    pub(super) poison: BTreeMap<MessageId, bool>,
     /// Part of a thousand of messages that fail, and of answers that are lost.
     pub(super) failing: u32,
     pub(super) losing: u32,
-    pub(super) log: BTreeSet<MessageId>,
-    /// Number of times that a message failed for a reason of its own.
-    pub(super) failures: BTreeMap<MessageId, u32>,
+    /// What is on its way, and arrives later than anybody waits for it.
+    pub(super) late: Vec<Late>,
+}
+
+/// Messages of one key that arrive in the end, in order.
+#[derive(Clone, Debug)]
+pub(super) struct Late {
+    at: Duration,
+    of: usize,
+    pub(super) messages: Vec<(MessageId, Position)>,
+}
+
+pub(super) fn failure() -> Failure {
+    Failure::new("model", "as the model has it")
 }
 
 impl Broker {
-    /// Carries the messages of one key, in order, under the key-prefix property. Says what became of each.
+    /// Carries messages of one key, in order, under the key-prefix property. Says what became of each.
     pub(super) fn carry(
         &mut self,
-        ids: &[MessageId],
+        run: &[std::sync::Arc<Stored>],
         of: usize,
-        store: &Store,
-        random: &mut fastrand::Rng,
-    ) -> Result<Vec<Option<Outcome>>, String> {
-        let mut outcomes = Vec::new();
+        ledger: &mut Ledger,
+        (now, random): (Duration, &mut fastrand::Rng),
+    ) -> Result<Vec<Option<Outcome>>, super::judge::Violation> {
+        let mut outcomes = Vec::with_capacity(run.len());
         let mut stopped = false;
-        for id in ids {
+        for stored in run {
             if stopped {
                 outcomes.push(Some(Outcome::Blocked));
                 continue;
             }
-            let outcome = self.outcome(*id, of, random);
+            let id = stored.message.id;
+            let outcome = self.outcome(ledger.fate_mut(id), random);
             stopped = outcome != Some(Outcome::Delivered);
-            // Whoever has not heard of it may have sent it all the same, and so for what stands behind it.
+            // Whoever has not heard of it may have sent it all the same, and what stands behind it.
             let is_unknown = matches!(outcome, None | Some(Outcome::Unknown(_)));
-            if !stopped || (is_unknown && random.bool()) {
-                self.arrive(*id, of, store)?;
+            let arrives = is_unknown && random.bool();
+            if arrives && random.bool() {
+                self.send_late(&run[outcomes.len()..], of, now, random);
+            } else if !stopped || arrives {
+                ledger.arrive(id, of, stored.position)?;
             }
             outcomes.push(outcome);
         }
         Ok(outcomes)
     }
 
-    fn outcome(&mut self, id: MessageId, of: usize, random: &mut fastrand::Rng) -> Option<Outcome> {
-        let failure = || Failure::new("model", "as the model has it");
-        if self.is_silent || self.hanging_keys[of] {
+    /// Some of these messages of one key, from the first on, arrive after anybody waited for them.
+    pub(super) fn send_late(
+        &mut self,
+        run: &[std::sync::Arc<Stored>],
+        of: usize,
+        now: Duration,
+        random: &mut fastrand::Rng,
+    ) {
+        let count = random.usize(..=run.len());
+        if count > 0 {
+            let messages = run[..count].iter().map(|stored| (stored.message.id, stored.position)).collect();
+            self.late.push(Late { at: now + Duration::from_millis(random.u64(0..4_000)), of, messages });
+        }
+    }
+
+    /// What was on its way long enough arrives. Returns it.
+    pub(super) fn arrive_late(
+        &mut self,
+        now: Duration,
+        ledger: &mut Ledger,
+    ) -> Result<Vec<Late>, super::judge::Violation> {
+        let mut arrived = Vec::new();
+        while let Some(at) = self.late.iter().position(|late| late.at <= now) {
+            let late = self.late.swap_remove(at);
+            let mut judged: Judged = Ok(());
+            for (id, position) in &late.messages {
+                judged = judged.and_then(|()| ledger.arrive(*id, late.of, *position));
+            }
+            arrived.push(late);
+            judged?;
+        }
+        Ok(arrived)
+    }
+
+    pub(super) fn next_late(&self) -> Option<Duration> {
+        self.late.iter().map(|late| late.at).min()
+    }
+
+    fn outcome(&mut self, fate: &mut Fate, random: &mut fastrand::Rng) -> Option<Outcome> {
+        if self.is_silent || self.hanging_keys[fate.of] {
             return None;
         }
         if self.is_away {
             return Some(Outcome::Unavailable(Unavailable::Route, failure()));
         }
-        if self.broken_topics[topic_of(of)] {
+        if self.broken_topics[topic_of(fate.of)] {
             return Some(Outcome::Unavailable(Unavailable::Topic, failure()));
         }
         if random.u32(0..1_000) < self.losing {
             return Some(Outcome::Unknown(failure()));
         }
-        let poison = self.poison.get(&id).copied();
-        if poison.is_some() || random.u32(0..1_000) < self.failing {
-            *self.failures.entry(id).or_default() += 1;
-            let rejected = poison == Some(true);
+        if fate.poison.is_some() || random.u32(0..1_000) < self.failing {
+            fate.failures += 1;
+            let rejected = fate.poison == Some(true);
             return Some(if rejected { Outcome::Rejected(failure()) } else { Outcome::Failed(failure()) });
         }
         Some(Outcome::Delivered)
-    }
-
-    /// A message arrives: each one before it of its key has arrived before, or is out.
-    fn arrive(&mut self, id: MessageId, of: usize, store: &Store) -> Judged {
-        if store.malformed.contains(&id) {
-            return Err(format!("phantom: {id}, which is no message, arrived"));
-        }
-        if !self.log.insert(id) {
-            return Ok(());
-        }
-        let Some(at) = store.committed[of].iter().position(|committed| *committed == id) else {
-            return Err(format!("phantom: {id} of key {of} was never committed"));
-        };
-        let is_over = |other: &&MessageId| {
-            self.log.contains(*other) || store.out.contains(*other) || store.malformed.contains(*other)
-        };
-        match store.committed[of][..at].iter().find(|other| !is_over(other)) {
-            Some(first) => Err(format!("out of order: {id} of key {of} arrived before {first}")),
-            None => Ok(()),
-        }
     }
 
     /// Everything is well again but what is poison.

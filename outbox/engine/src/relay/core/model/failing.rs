@@ -1,19 +1,20 @@
-//! Failing keys in the store of the model.
+//! Failing keys in the store of the model, and what operators do with them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::Failure;
 use outbox_contract::backend::{
     Due, DueKey, DueRequest, KeyTransition, Position, RowId, Step, Stored, Then, Transitioned,
 };
+use outbox_contract::{Failure, MessageId};
 
-use super::cast::{bucket, number_of, the_key};
+use super::Sabotage;
+use super::cast::{bucket, number_of, slot_of, the_key};
 use super::store::Store;
 
 /// The row of a failing key.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct KeyRow {
     pub(super) version: i64,
     pub(super) parked: BTreeMap<Position, Arc<Stored>>,
@@ -40,14 +41,16 @@ impl KeyRow {
 
 impl Store {
     pub(super) fn due(&self, request: &DueRequest, now: Duration) -> Due {
+        let shows_held = self.sabotage == Some(Sabotage::HeldIsDue);
         let mut rows: Vec<(&usize, &KeyRow)> = self
+            .tables
             .keys
             .iter()
             .filter(|(of, row)| {
                 let key = the_key(**of);
                 request.buckets.contains(bucket(**of))
-                    && self.owns(request.relay, **of, now)
-                    && !row.held
+                    && self.owns(request.relay, slot_of(**of), now)
+                    && (!row.held || shows_held)
                     && !request.except.contains(key)
                     && !request.muted.iter().any(|muted| muted.covers(key))
             })
@@ -67,14 +70,19 @@ impl Store {
         Due { keys: due.into_iter().take(request.keys).map(due_key).collect(), next }
     }
 
+    /// Whether an operator holds a key.
+    pub(super) fn is_held(&self, of: usize) -> bool {
+        self.tables.keys.get(&of).is_some_and(|row| row.held)
+    }
+
     pub(super) fn transition(&mut self, transition: &KeyTransition, now: Duration) -> Transitioned {
         let of = number_of(&transition.key);
-        let lease = &self.leases[of];
-        let is_owner = self.owns(transition.relay, of, now) && lease.epoch == transition.epoch;
+        let is_owner = self.owns(transition.relay, slot_of(of), now)
+            && self.leases[slot_of(of)].epoch == transition.epoch;
         if !is_owner {
             return Transitioned::LeaseLost;
         }
-        let version = self.keys.get(&of).map(|row| row.version);
+        let version = self.tables.keys.get(&of).map(|row| row.version);
         if transition.version.is_some() && transition.version != version {
             return Transitioned::Stale;
         }
@@ -86,12 +94,13 @@ impl Store {
         let version = self.version;
         match step {
             Step::Fail { row, attempts, first, then, behind, .. } => {
-                let parked = self.keys.get(&of).is_some_and(|key| key.parked.contains_key(&row.position));
+                let parked =
+                    self.tables.keys.get(&of).is_some_and(|key| key.parked.contains_key(&row.position));
                 if !parked && !self.is_hot(row) {
                     return None;
                 }
                 self.park(of, std::iter::once(row).chain(behind));
-                let key = self.keys.get_mut(&of)?;
+                let key = self.tables.keys.get_mut(&of)?;
                 key.version = version;
                 if key.first_parked() == Some(*row) {
                     (key.failing, key.attempts, key.first) = (Some(*row), *attempts, Some(first.clone()));
@@ -103,30 +112,18 @@ impl Store {
                 Some(Some(version))
             }
             Step::Park { rows } => {
-                let version = self.keys.get(&of)?.version;
+                let version = self.tables.keys.get(&of)?.version;
                 self.park(of, rows);
                 Some(Some(version))
             }
-            Step::Bury { row, .. } => {
-                let parked = self.keys.get_mut(&of).and_then(|key| key.parked.remove(&row.position));
-                let is_hot = self.is_hot(row);
-                parked.or_else(|| {
-                    is_hot.then(|| self.hot.remove(&row.position).map(|(_, stored)| stored))?
-                })?;
-                self.out.insert(row.id);
-                Some(self.keys.get_mut(&of).map(|key| {
-                    key.begin_anew(now);
-                    key.version = version;
-                    version
-                }))
-            }
+            Step::Bury { row, .. } => self.bury(of, row, version, now),
             Step::Resume { delivered } => {
-                let Some(key) = self.keys.get_mut(&of) else { return Some(None) };
+                let Some(key) = self.tables.keys.get_mut(&of) else { return Some(None) };
                 for row in delivered {
                     key.parked.remove(&row.position);
                 }
                 if key.parked.is_empty() && !key.held {
-                    self.keys.remove(&of);
+                    self.tables.keys.remove(&of);
                     return Some(None);
                 }
                 key.begin_anew(now);
@@ -136,36 +133,84 @@ impl Store {
         }
     }
 
+    fn bury(&mut self, of: usize, row: &RowId, version: i64, now: Duration) -> Option<Option<i64>> {
+        let parked = self.tables.keys.get_mut(&of).and_then(|key| key.parked.remove(&row.position));
+        let stored = match parked {
+            Some(stored) => stored,
+            None if self.is_hot(row) => self.take_hot(row.position)?.1,
+            None => return None,
+        };
+        self.die(of, stored);
+        Some(self.tables.keys.get_mut(&of).map(|key| {
+            key.begin_anew(now);
+            key.version = version;
+            version
+        }))
+    }
+
+    fn die(&mut self, of: usize, stored: Arc<Stored>) {
+        self.ledger.fate_mut(stored.message.id).out = true;
+        self.tables.dead.push((of, stored));
+    }
+
     fn is_hot(&self, row: &RowId) -> bool {
-        self.hot.get(&row.position).is_some_and(|(_, stored)| stored.message.id == row.id)
+        self.tables.hot.get(&row.position).is_some_and(|(_, stored)| stored.message.id == row.id)
     }
 
     fn park<'r>(&mut self, of: usize, rows: impl IntoIterator<Item = &'r RowId>) {
         for row in rows {
             if self.is_hot(row)
-                && let Some((_, stored)) = self.hot.remove(&row.position)
+                && let Some((_, stored)) = self.take_hot(row.position)
             {
-                self.keys.entry(of).or_default().parked.insert(row.position, stored);
+                self.tables.keys.entry(of).or_default().parked.insert(row.position, stored);
             }
         }
     }
 
-    /// An operator changes the key's row: releases it, or skips its first message.
-    pub(super) fn operate(&mut self, of: usize, skip: bool, now: Duration) {
+    /// An operator lets a key go on, with its attempts at zero.
+    pub(super) fn release(&mut self, of: usize, now: Duration) {
         self.version += 1;
-        if let Some(key) = self.keys.get_mut(&of) {
-            (key.version, key.held, key.due_at) = (self.version, false, now);
-            if skip && let Some((_, stored)) = key.parked.pop_first() {
-                self.out.insert(stored.message.id);
-                key.begin_anew(now);
-            }
+        if let Some(key) = self.tables.keys.get_mut(&of) {
+            (key.version, key.held, key.due_at, key.attempts) = (self.version, false, now, 0);
         }
+    }
+
+    /// An operator makes the first parked message a dead letter. The next one is tried at once.
+    pub(super) fn skip(&mut self, of: usize, now: Duration) {
+        self.release(of, now);
+        let Some(key) = self.tables.keys.get_mut(&of) else { return };
+        if let Some((_, stored)) = key.parked.pop_first() {
+            key.begin_anew(now);
+            self.die(of, stored);
+        }
+    }
+
+    /// An operator makes all parked messages dead letters. The key flows again.
+    pub(super) fn discard(&mut self, of: usize) {
+        let Some(key) = self.tables.keys.remove(&of) else { return };
+        key.parked.into_values().for_each(|stored| self.die(of, stored));
     }
 
     /// An operator holds a key, failing or not.
     pub(super) fn hold(&mut self, of: usize) {
         self.version += 1;
-        let key = self.keys.entry(of).or_default();
+        let key = self.tables.keys.entry(of).or_default();
         (key.version, key.held) = (self.version, true);
+    }
+
+    /// Dead letters of a key that are messages. They are taken out.
+    pub(super) fn take_dead(&mut self, of: usize) -> Vec<MessageId> {
+        let dead = std::mem::take(&mut self.tables.dead);
+        let is_asked = |(other, stored): &(usize, Arc<Stored>)| {
+            *other == of && !self.ledger.fate(stored.message.id).malformed
+        };
+        let (taken, kept): (Vec<_>, Vec<_>) = dead.into_iter().partition(is_asked);
+        self.tables.dead = kept;
+        taken.into_iter().map(|(_, stored)| stored.message.id).collect()
+    }
+
+    /// An operator removes all dead letters.
+    pub(super) fn purge(&mut self) {
+        self.tables.dead.clear();
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use outbox_contract::backend::{
     BucketSet, Due, DueKey, Epoch, FetchRequest, Fetched, FetchedRow, KeyTransition, Lease, Leased, Ordering,
-    Outcome, Position, RelayId, RowId, Scope, Step, Stored, Transitioned, Waiting,
+    Outcome, Position, RelayId, RowId, Scope, Step, Stored, Stripe, StripeMark, Transitioned, Waiting,
 };
-use outbox_contract::{Failure, MessageId, Route};
+use outbox_contract::{Failure, MessageId, Route, Topic};
 
 use super::super::breaker::Breaker;
 use super::super::{Answer, Command, Core, Event, Limits, PublishCommand, Question};
-use super::cast::{KEYS, bucket, stored, the_key};
+use super::cast::{SLOTS, bucket, bucket_at, stored, stripe_of, the_key};
 use crate::relay::config::RelayConfig;
 use crate::relay::policies::Policies;
 
@@ -23,6 +23,8 @@ struct Bench {
     core: Core,
     now: Duration,
     wants: Vec<Command>,
+    /// What the store says of its shards.
+    marks: Vec<StripeMark>,
 }
 
 impl Bench {
@@ -30,12 +32,18 @@ impl Bench {
         let breaker = Breaker::new(config.outage_first_delay, config.outage_max_delay);
         let names = (Route::default(), RelayId::from_uuid(uuid::Uuid::nil()));
         let core = Core::new(names, ordering, Limits::of(config), Arc::new(Policies::default()), breaker, 1);
-        let mut bench = Self { core, now: MS, wants: Vec::new() };
-        let lease = |of| Lease { bucket: bucket(of), epoch: Epoch(1), low_water: Position::START };
-        let leased = Leased { leases: (0..KEYS).map(lease).collect(), ..Leased::default() };
-        let until = Duration::from_secs(1_000_000);
-        bench.feed(Event::Leased { leased, surplus: BucketSet::EMPTY, until });
+        let mut bench = Self { core, now: MS, wants: Vec::new(), marks: Vec::new() };
+        bench.pause(Vec::new());
         bench
+    }
+
+    /// A heartbeat is answered: it owns everything, and these topics are paused.
+    fn pause(&mut self, topics: Vec<Topic>) {
+        let lease = |slot| Lease { bucket: bucket_at(slot), epoch: Epoch(1), low_water: Position::START };
+        let mut leased = Leased { leases: (0..SLOTS).map(lease).collect(), ..Leased::default() };
+        leased.paused.topics = topics;
+        let until = Duration::from_secs(1_000_000);
+        self.feed(Event::Leased { leased, surplus: BucketSet::EMPTY, until });
     }
 
     fn small() -> Self {
@@ -68,7 +76,11 @@ impl Bench {
             match question {
                 Question::Fetch(request) => return (number, request),
                 Question::Due(_) => {
-                    self.feed(Event::Answered { number, answer: Answer::Due(Due::default()) })
+                    self.feed(Event::Answered { number, answer: Answer::Due(Due::default()) });
+                }
+                Question::Marks(_) => {
+                    let marks = self.marks.clone();
+                    self.feed(Event::Answered { number, answer: Answer::Marks(marks) });
                 }
                 other => panic!("{other:?}"),
             }
@@ -106,6 +118,12 @@ impl Bench {
         let outcomes = vec![outcome; batch.messages.len()];
         let refused = BTreeSet::new();
         self.feed(Event::Published { batch: batch.number, outcomes, refused, broke: false });
+    }
+
+    fn removal(&self) -> u64 {
+        let removes =
+            |want: &Command| if let Command::Remove { number, .. } = want { Some(*number) } else { None };
+        self.wants.iter().find_map(removes).unwrap()
     }
 
     fn is_made(&mut self, number: u64, version: Option<i64>) {
@@ -276,10 +294,7 @@ fn what_is_delivered_keeps_its_credit_until_it_is_removed() {
     let batch = bench.batch().unwrap();
     bench.is_back(&batch, Some(Outcome::Delivered));
     assert_eq!(bench.core.in_flight().0, 1);
-    let removes =
-        |want: &Command| if let Command::Remove { number, .. } = want { Some(*number) } else { None };
-    let number = bench.wants.iter().find_map(removes).unwrap();
-    bench.feed(Event::Removed { number });
+    bench.feed(Event::Removed { number: bench.removal() });
     assert!(bench.core.is_idle());
 }
 
@@ -313,4 +328,115 @@ fn a_key_that_is_due_while_due_keys_are_asked_for_is_asked_for_again() {
     ask(&mut bench);
     // The first wait is drawn from at most a second; without word of it the next question comes after `due_poll`.
     assert!(bench.now - before < Duration::from_secs(2), "{:?}", bench.now - before);
+}
+
+/// It was counted into a batch with nothing of it inside, and the answer to its transition found it there: it stood still for good.
+#[test]
+fn a_silent_key_that_makes_room_while_it_stands_in_line_is_in_no_batch() {
+    let config = RelayConfig {
+        max_in_flight: 4,
+        fetch_batch: 4,
+        publish_batch: 1,
+        lanes: 1,
+        ..RelayConfig::default()
+    };
+    let mut bench = Bench::new(Ordering::Single, &config);
+    bench.reads((0..4).map(|of| message(1 + i64::try_from(of).unwrap(), of)).collect());
+    let mut made_room = 0;
+    for _ in 0..20 {
+        let asked: Vec<u64> = std::iter::from_fn(|| bench.step()).map(|(number, _)| number).collect();
+        let out: Vec<PublishCommand> = std::iter::from_fn(|| bench.batch()).collect();
+        out.iter().for_each(|batch| bench.is_back(batch, None));
+        made_room += asked.len();
+        asked.into_iter().for_each(|number| bench.is_made(number, Some(1)));
+        bench.now += Duration::from_secs(1);
+        bench.feed(Event::Tick);
+    }
+    assert!(made_room > 0, "others need their room");
+    for batch in std::iter::from_fn(|| bench.batch()).collect::<Vec<_>>() {
+        bench.is_back(&batch, None);
+    }
+    let out: BTreeSet<u64> = std::iter::from_fn(|| bench.batch()).map(|batch| batch.number).collect();
+    for of in 0..4 {
+        let known = bench.core.tell(of);
+        let is_out = out.iter().any(|number| known.contains(&format!("doing: Batch({number})")));
+        assert!(is_out || !known.contains("doing: Batch"), "{known}");
+    }
+}
+
+/// The store was asked before anybody paused the topic.
+#[test]
+fn a_retry_that_is_shown_while_its_topic_is_paused_waits_until_it_is_resumed() {
+    let mut bench = Bench::small();
+    bench.now += Duration::from_secs(6);
+    bench.feed(Event::Tick);
+    let asks = |want: &Command| matches!(want, Command::Ask { question: Question::Due(_), .. });
+    let ask = |bench: &mut Bench| {
+        for _ in 0..1_000 {
+            if let Some(at) = bench.wants.iter().position(asks) {
+                let Command::Ask { number, .. } = bench.wants.swap_remove(at) else { unreachable!() };
+                return number;
+            }
+            if bench.wants.iter().any(|want| matches!(want, Command::Ask { .. })) {
+                bench.reads(Vec::new());
+            }
+            bench.now += MS * 100;
+            bench.feed(Event::Tick);
+        }
+        panic!("due keys are not asked for");
+    };
+    let due = || {
+        let parked = vec![row(1, 0)];
+        let failing = Some(parked[0].message.id);
+        let key = the_key(0).clone();
+        let key =
+            DueKey { key, bucket: bucket(0), version: 1, failing, attempts: 1, first_failure: None, parked };
+        Answer::Due(Due { keys: vec![key], next: None })
+    };
+    let number = ask(&mut bench);
+    bench.pause(vec![the_key(0).topic.clone()]);
+    bench.feed(Event::Answered { number, answer: due() });
+    assert!(bench.batch().is_none(), "its topic is paused");
+    assert_eq!(bench.core.in_flight(), (0, 0));
+    bench.pause(Vec::new());
+    let number = ask(&mut bench);
+    bench.feed(Event::Answered { number, answer: due() });
+    assert_eq!(positions(&bench.batch().unwrap()), [1]);
+}
+
+/// What was put back by hand is astray, and what follows it waits for a look; but the look goes through the main window.
+#[test]
+fn a_topic_that_is_closed_while_rows_of_it_are_astray_is_read_from_its_beginning() {
+    let mut bench = Bench::new(Ordering::Stripes, &RelayConfig::default());
+    let in_shard = |position: i64, of: usize, number: i64| {
+        let mut stored = row(position, of);
+        Arc::make_mut(&mut stored).stripe = Some(Stripe { stripe: stripe_of(of), number });
+        FetchedRow::Message(stored)
+    };
+    let mark = |of: usize, (first_number, first): (i64, i64), (number, position): (i64, i64)| StripeMark {
+        last: Stripe { stripe: stripe_of(of), number },
+        position: Position(position),
+        first_number,
+        first_position: Position(first),
+    };
+    bench.marks = vec![mark(0, (1, 10), (1, 10))];
+    bench.reads(vec![in_shard(10, 0, 1)]);
+    let batch = bench.batch().unwrap();
+    bench.is_back(&batch, Some(Outcome::Delivered));
+    bench.feed(Event::Removed { number: bench.removal() });
+    // A late commit of another shard has it read from below; there the first one stands again.
+    bench.marks = vec![mark(0, (2, 20), (3, 30)), mark(2, (1, 5), (1, 5))];
+    bench.reads(vec![in_shard(5, 2, 1), in_shard(10, 0, 1), in_shard(20, 0, 2), in_shard(30, 0, 3)]);
+    assert_eq!(positions(&bench.batch().unwrap()), [5], "the others wait for a look");
+    bench.pause(vec![the_key(0).topic.clone()]);
+    bench.pause(Vec::new());
+    let (_, request) = std::iter::repeat_with(|| {
+        let (number, request) = bench.fetch();
+        bench.shows(number, Vec::new());
+        (number, request)
+    })
+    .take(20)
+    .find(|(_, request)| matches!(request.scope, Scope::Topic(_)))
+    .expect("the topic is read");
+    assert_eq!(request.after, Position::START);
 }

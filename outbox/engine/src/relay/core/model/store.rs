@@ -1,4 +1,4 @@
-//! The store of the model: the hot table with its writers, failing keys with what is parked, leases, and the steps, as the contract says.
+//! The store of the model: the hot table with its writers, leases, and how far shards are committed, as the contract says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,137 +6,181 @@ use std::time::Duration;
 
 use outbox_contract::MessageId;
 use outbox_contract::backend::{
-    BucketSet, Epoch, FetchRequest, Fetched, FetchedRow, Lease, LowWater, Ordering, Position, RelayId, RowId,
-    Stored, Stripe, StripeId, StripeMark, Waiting, Writers,
+    BucketSet, FetchRequest, Fetched, FetchedRow, Ordering, Position, RelayId, RowId, Stored, Stripe,
+    StripeMark, Waiting, Writers,
 };
 
-use super::cast::{KEYS, bucket, keys_in, stored, the_key};
+use super::Sabotage;
+use super::cast::{KEYS, SHARDS, SLOTS, id_of, shard_of, slot_of, slots_in, stored, stripe_of, the_key};
 use super::failing::KeyRow;
+use super::judge::Ledger;
+use super::leases::LeaseRow;
 
 /// A transaction that is open.
+#[derive(Debug)]
 pub(super) struct Transaction {
     name: u64,
     pub(super) rows: Vec<(Position, usize)>,
-    /// Number of rows of its last append to each key.
-    appended: [usize; KEYS],
+    /// Number of rows of its last append to each shard.
+    appended: [usize; SHARDS],
 }
 
-/// Ownership of a bucket.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LeaseRow {
-    pub(super) owner: Option<RelayId>,
-    pub(super) epoch: Epoch,
-    pub(super) until: Duration,
-    pub(super) low_water: Position,
+/// What a backup holds.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tables {
+    pub(super) hot: BTreeMap<Position, (usize, Arc<Stored>)>,
+    pub(super) keys: BTreeMap<usize, KeyRow>,
+    pub(super) dead: Vec<(usize, Arc<Stored>)>,
+    pub(super) low_water: [Position; SLOTS],
+    last: i64,
+    marks: [Option<StripeMark>; SHARDS],
+    numbers: [i64; SHARDS],
 }
 
-/// A message in the hot table.
-pub(super) type Hot = (usize, Arc<Stored>);
-
+#[derive(Debug)]
 pub(super) struct Store {
     pub(super) ordering: Ordering,
-    pub(super) hot: BTreeMap<Position, Hot>,
-    pub(super) keys: BTreeMap<usize, KeyRow>,
-    pub(super) malformed: BTreeSet<MessageId>,
-    /// All that was ever committed of each key, in the order of commits.
-    pub(super) committed: [Vec<MessageId>; KEYS],
-    /// What waits for nobody: dead letters, what an operator took, what a restore lost.
-    pub(super) out: BTreeSet<MessageId>,
+    pub(super) sabotage: Option<Sabotage>,
+    pub(super) tables: Tables,
+    pub(super) ledger: Ledger,
     pub(super) open: Vec<Transaction>,
-    pub(super) leases: [LeaseRow; KEYS],
+    pub(super) leases: [LeaseRow; SLOTS],
     pub(super) relays: BTreeMap<RelayId, Duration>,
+    /// Versions of keys that were given out.
     pub(super) version: i64,
     pub(super) life: i64,
-    /// Whether rows are removed by position alone.
-    pub(super) settles_without_id: bool,
-    last: i64,
+    /// Rows that were removed, the last ones.
+    pub(super) removed: Vec<(usize, Arc<Stored>)>,
+    /// Rows that stand below marks since somebody put them there.
+    pub(super) misplaced: BTreeSet<Position>,
     begun: u64,
-    serial: u64,
-    /// Where there are shards: each key is in one of its own, whose positions run ahead by this much. And the mark of each.
-    ahead: [i64; KEYS],
-    marks: [Option<StripeMark>; KEYS],
-    numbers: [i64; KEYS],
+    /// Where there are shards: how far the positions of each run ahead.
+    ahead: [i64; SHARDS],
 }
 
-/// Time that leases last.
-pub(super) const LEASE: Duration = Duration::from_secs(15);
+/// Number of removed rows that are remembered.
+const REMEMBERED: usize = 12;
 
 impl Store {
-    pub(super) fn new(ordering: Ordering, random: &mut fastrand::Rng) -> Self {
+    pub(super) fn new(ordering: Ordering, sabotage: Option<Sabotage>, random: &mut fastrand::Rng) -> Self {
         Self {
             ordering,
-            hot: BTreeMap::new(),
-            keys: BTreeMap::new(),
-            malformed: BTreeSet::new(),
-            committed: Default::default(),
-            out: BTreeSet::new(),
+            sabotage,
+            tables: Tables::default(),
+            ledger: Ledger::default(),
             open: Vec::new(),
-            leases: [LeaseRow::default(); KEYS],
+            leases: [LeaseRow::default(); SLOTS],
             relays: BTreeMap::new(),
             version: 0,
             life: 0,
-            settles_without_id: false,
-            last: 0,
+            removed: Vec::new(),
+            misplaced: BTreeSet::new(),
             begun: 0,
-            serial: 0,
-            ahead: std::array::from_fn(|_| random.i64(0..20)),
-            marks: [None; KEYS],
-            numbers: [0; KEYS],
+            ahead: std::array::from_fn(|_| random.i64(0..20) * random.i64(0..3)),
         }
     }
 
     pub(super) fn begin(&mut self) {
         self.begun += 1;
-        self.open.push(Transaction { name: self.begun, rows: Vec::new(), appended: [0; KEYS] });
+        self.open.push(Transaction { name: self.begun, rows: Vec::new(), appended: [0; SHARDS] });
     }
 
-    /// The key's lock is held from append to commit, and the position is taken under it.
-    pub(super) fn append(&mut self, transaction: usize, of: usize, rows: usize) {
-        let locks = |open: &Transaction| {
-            self.ordering == Ordering::Single || open.rows.iter().any(|(_, locked)| *locked == of)
-        };
-        if (0..self.open.len()).any(|other| other != transaction && locks(&self.open[other])) {
-            return;
+    /// The lock of the key, of its shard or of the database is held from append to commit, and the position is taken under it.
+    pub(super) fn append(&mut self, transaction: usize, of: usize, rows: usize) -> bool {
+        if self.is_locked(of, Some(transaction)) {
+            return false;
         }
         for _ in 0..rows {
-            self.last += 1;
-            let position = if self.ordering == Ordering::Stripes {
-                // No two shards have one in common.
-                (self.last + self.ahead[of]) * i64::try_from(KEYS).unwrap() + i64::try_from(of).unwrap()
-            } else {
-                self.last
-            };
-            self.open[transaction].rows.push((Position(position), of));
+            let position = self.next_position(of);
+            self.open[transaction].rows.push((position, of));
         }
-        self.open[transaction].appended[of] = rows;
+        self.open[transaction].appended[shard_of(of)] = rows;
+        true
+    }
+
+    /// Whether another transaction has written what this key is in order with.
+    fn is_locked(&self, of: usize, but: Option<usize>) -> bool {
+        let locks = |open: &Transaction| match self.ordering {
+            Ordering::Single => !open.rows.is_empty(),
+            Ordering::Stripes => open.rows.iter().any(|(_, other)| shard_of(*other) == shard_of(of)),
+            _ => open.rows.iter().any(|(_, other)| *other == of),
+        };
+        (0..self.open.len()).any(|other| Some(other) != but && locks(&self.open[other]))
+    }
+
+    fn next_position(&mut self, of: usize) -> Position {
+        let Tables { last, marks, .. } = &mut self.tables;
+        *last += 1;
+        if self.ordering != Ordering::Stripes {
+            return Position(*last);
+        }
+        // No two shards have one in common. It is above the last one of the shard, whatever the clock shows.
+        let (shard, shards) = (shard_of(of), SHARDS as i64);
+        let at = |turn: i64| Position(turn * shards + shard as i64);
+        let clock = at(*last + self.ahead[shard]);
+        let open = self.open.iter().flat_map(|open| &open.rows);
+        let taken = open.filter(|(_, other)| shard_of(*other) == shard).map(|(position, _)| *position);
+        let last = taken.max().max(marks[shard].map(|mark| mark.position)).unwrap_or_default();
+        clock.max(at(last.0 / shards + 1))
     }
 
     /// Commits a transaction; says which messages are there now.
     pub(super) fn commit(&mut self, transaction: usize) -> Vec<MessageId> {
         let Transaction { rows, appended, .. } = self.open.swap_remove(transaction);
-        let mut ids = Vec::new();
-        let counts: [usize; KEYS] =
-            std::array::from_fn(|of| rows.iter().filter(|(_, other)| *other == of).count());
-        let mut seen = [0; KEYS];
-        let mut firsts = [None; KEYS];
+        let mut ids = Vec::with_capacity(rows.len());
+        let mut counts = [0; SHARDS];
+        rows.iter().for_each(|(_, of)| counts[shard_of(*of)] += 1);
+        let mut seen = [0; SHARDS];
+        let mut firsts = [None; SHARDS];
         for (position, of) in rows {
-            self.serial += 1;
-            let id = MessageId::from_uuid(uuid::Uuid::from_u128(self.serial.into()));
+            let id = id_of(self.ledger.commit(of));
             let mut row = stored(position, of, id);
             if self.ordering == Ordering::Stripes {
-                self.numbers[of] += 1;
-                let last = self.number(of);
-                Arc::make_mut(&mut row).stripe = Some(last);
-                if seen[of] + appended[of] == counts[of] {
-                    firsts[of] = Some((last.number, position));
-                }
-                seen[of] += 1;
-                let (first_number, first_position) = firsts[of].unwrap_or((last.number, position));
-                self.marks[of] = Some(StripeMark { last, position, first_number, first_position });
+                let shard = shard_of(of);
+                let starts_last_append = seen[shard] + appended[shard] == counts[shard];
+                seen[shard] += 1;
+                self.number(&mut row, of, starts_last_append, &mut firsts[shard]);
             }
-            self.committed[of].push(id);
-            self.hot.insert(position, (of, row));
+            self.tables.hot.insert(position, (of, row));
             ids.push(id);
+        }
+        ids
+    }
+
+    /// Numbers are taken under a lock that is held to commit: they count what was committed.
+    fn number(
+        &mut self,
+        row: &mut Arc<Stored>,
+        of: usize,
+        starts_last_append: bool,
+        first: &mut Option<(i64, Position)>,
+    ) {
+        let shard = shard_of(of);
+        self.tables.numbers[shard] += 1;
+        let last = Stripe { stripe: stripe_of(of), number: self.tables.numbers[shard] };
+        let position = row.position;
+        Arc::make_mut(row).stripe = Some(last);
+        if starts_last_append {
+            *first = Some((last.number, position));
+        }
+        let (first_number, first_position) = first.unwrap_or((last.number, position));
+        self.tables.marks[shard] = Some(StripeMark { last, position, first_number, first_position });
+    }
+
+    /// An operator appends the dead letters of a key again, each at its end. Returns them.
+    pub(super) fn requeue(&mut self, of: usize) -> Vec<MessageId> {
+        if self.is_locked(of, None) {
+            return Vec::new();
+        }
+        let ids = self.take_dead(of);
+        for id in &ids {
+            let position = self.next_position(of);
+            self.ledger.requeue(*id);
+            let mut row = stored(position, of, *id);
+            if self.ordering == Ordering::Stripes {
+                self.number(&mut row, of, true, &mut None);
+            }
+            self.tables.hot.insert(position, (of, row));
         }
         ids
     }
@@ -145,47 +189,36 @@ impl Store {
         self.open.swap_remove(transaction);
     }
 
-    /// Numbers are taken under a lock that is held to commit: they count what was committed.
-    fn number(&self, of: usize) -> Stripe {
-        let key = the_key(of);
-        let stripe = StripeId::of(key.topic.as_str(), key.key.as_str());
-        Stripe { stripe, number: self.numbers[of] }
-    }
-
     pub(super) fn marks(&self, buckets: &BucketSet) -> Vec<StripeMark> {
         let of_buckets = |mark: &StripeMark| buckets.contains(mark.last.stripe.bucket());
-        self.marks.iter().flatten().copied().filter(of_buckets).collect()
-    }
-
-    pub(super) fn owns(&self, relay: RelayId, of: usize, now: Duration) -> bool {
-        let lease = &self.leases[of];
-        lease.owner == Some(relay) && now < lease.until
+        self.tables.marks.iter().flatten().copied().filter(of_buckets).collect()
     }
 
     pub(super) fn fetch(&self, request: &FetchRequest, now: Duration) -> Fetched {
+        let asked: Vec<usize> =
+            slots_in(request.buckets).filter(|slot| self.owns(request.relay, *slot, now)).collect();
+        let is_muted: [bool; KEYS] =
+            std::array::from_fn(|of| request.muted.iter().any(|muted| muted.covers(the_key(of))));
+        let is_asked: [bool; KEYS] =
+            std::array::from_fn(|of| asked.contains(&slot_of(of)) && request.scope.covers(the_key(of)));
         let mut rows = Vec::new();
-        for (position, (of, stored)) in &self.hot {
-            let name = the_key(*of);
-            let asked = *position > request.after
-                && *position <= request.until
-                && !request.except.contains(position)
-                && request.buckets.contains(stored.bucket)
-                && self.owns(request.relay, *of, now)
-                && request.scope.covers(name);
-            if !asked {
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        let until = if request.until > request.after { Included(request.until) } else { Unbounded };
+        for (position, (of, stored)) in self.tables.hot.range((Excluded(request.after), until)) {
+            if *position > request.until || !is_asked[*of] || request.except.contains(position) {
                 continue;
             }
             let waiting = || Waiting {
                 at: stored.row(),
-                key: name.clone(),
+                key: the_key(*of).clone(),
                 bucket: stored.bucket,
                 stripe: stored.stripe,
             };
-            rows.push(if request.muted.iter().any(|muted| muted.covers(name)) {
+            rows.push(if is_muted[*of] {
                 FetchedRow::Muted(*position)
-            } else if self.malformed.contains(&stored.message.id) {
+            } else if self.ledger.fate(stored.message.id).malformed {
                 FetchedRow::Malformed(waiting(), "nonsense".to_owned())
-            } else if self.keys.contains_key(of) {
+            } else if self.tables.keys.contains_key(of) {
                 FetchedRow::Failing(waiting())
             } else {
                 FetchedRow::Message(Arc::clone(stored))
@@ -194,125 +227,97 @@ impl Store {
                 return Fetched { rows, full: true, reached: Position::START };
             }
         }
-        let allowed = keys_in(request.buckets).all(|of| self.owns(request.relay, of, now));
-        let last = self.hot.keys().next_back().copied().filter(|_| allowed).unwrap_or_default();
+        let allowed = asked.len() == slots_in(request.buckets).count();
+        let last = self.tables.hot.keys().next_back().copied().filter(|_| allowed).unwrap_or_default();
         Fetched { rows, full: false, reached: last.min(request.until) }
     }
 
-    /// Those that have taken a position; some stores also count those that are about to.
-    pub(super) fn writers(&self, all: bool) -> Writers {
+    /// The highest position that was given out.
+    pub(super) fn last(&self) -> Position {
+        Position(self.tables.last)
+    }
+
+    /// Those that have taken a position; some stores also count those that are about to. `last` was read before.
+    pub(super) fn writers(&self, all: bool, last: Position) -> Writers {
         let writing = self.open.iter().filter(|open| all || !open.rows.is_empty());
-        let last = Position(self.last);
         Writers { open: writing.map(|open| open.name.to_string()).collect(), last }
     }
 
-    /// Removes what was delivered.
-    pub(super) fn settle(&mut self, rows: &[RowId]) -> Vec<MessageId> {
-        let mut removed = Vec::new();
+    /// Removes what was delivered. Returns each row that is gone, with the id that was asked for.
+    pub(super) fn settle(&mut self, rows: &[RowId]) -> Vec<(MessageId, usize, Arc<Stored>)> {
+        let without_id = self.sabotage == Some(Sabotage::SettlesWithoutId);
+        let mut gone = Vec::new();
         for row in rows {
-            let is_it = self.hot.get(&row.position).is_some_and(|(_, stored)| stored.message.id == row.id);
-            if (is_it || self.settles_without_id)
-                && let Some((_, stored)) = self.hot.remove(&row.position)
+            let is_it =
+                self.tables.hot.get(&row.position).is_some_and(|(_, stored)| stored.message.id == row.id);
+            if (is_it || without_id)
+                && let Some((of, stored)) = self.take_hot(row.position)
             {
-                removed.push(stored.message.id);
+                self.removed.push((of, Arc::clone(&stored)));
+                gone.push((row.id, of, stored));
             }
         }
-        removed
+        let over = self.removed.len().saturating_sub(REMEMBERED);
+        self.removed.drain(..over);
+        gone
     }
 
-    /// A heartbeat: what the relay owns now, and how many buckets are its share.
-    pub(super) fn lease(
-        &mut self,
-        relay: RelayId,
-        low_water: &LowWater,
-        yielding: &BucketSet,
-        now: Duration,
-    ) -> (Vec<Lease>, usize) {
-        self.relays.insert(relay, now + LEASE);
-        self.relays.retain(|_, until| *until > now);
-        let share = KEYS.div_ceil(self.relays.len());
-        self.save(relay, low_water);
-        for of in 0..KEYS {
-            if self.owns(relay, of, now) && !yielding.contains(bucket(of)) {
-                self.leases[of].until = now + LEASE;
-            }
-        }
-        for of in 0..KEYS {
-            let owned = (0..KEYS).filter(|of| self.owns(relay, *of, now)).count();
-            let row = &mut self.leases[of];
-            let is_free = row.owner.is_none() || row.until <= now;
-            if is_free && owned < share && !yielding.contains(bucket(of)) {
-                (row.owner, row.until, row.epoch) = (Some(relay), now + LEASE, Epoch(row.epoch.0 + 1));
-            }
-        }
-        let owned = (0..KEYS).filter(|of| self.owns(relay, *of, now));
-        let lease = |of: usize| {
-            let LeaseRow { epoch, low_water, .. } = self.leases[of];
-            Lease { bucket: bucket(of), epoch, low_water }
-        };
-        (owned.map(lease).collect(), share)
-    }
-
-    fn save(&mut self, relay: RelayId, low_water: &LowWater) {
-        for of in 0..KEYS {
-            let row = &mut self.leases[of];
-            if row.owner == Some(relay)
-                && low_water.life == self.life
-                && let Some(mark) = low_water.of(bucket(of), row.epoch)
-            {
-                row.low_water = mark;
-            }
-        }
-    }
-
-    /// Gives buckets back.
-    pub(super) fn give_back(
-        &mut self,
-        relay: RelayId,
-        leases: &[Lease],
-        low_water: &LowWater,
-        leaving: bool,
-    ) {
-        self.save(relay, low_water);
-        for of in 0..KEYS {
-            let given =
-                leases.iter().any(|lease| lease.bucket == bucket(of) && lease.epoch == self.leases[of].epoch);
-            let row = &mut self.leases[of];
-            if row.owner == Some(relay) && (given || leaving) {
-                row.owner = None;
-            }
-        }
-        if leaving {
-            self.relays.remove(&relay);
-        }
+    pub(super) fn take_hot(&mut self, position: Position) -> Option<(usize, Arc<Stored>)> {
+        self.misplaced.remove(&position);
+        self.tables.hot.remove(&position)
     }
 
     /// A row that a saved mark passes, or that may still be committed there.
     pub(super) fn passed_by_a_mark(&self) -> Option<(usize, Position, Position)> {
-        let hot = self.hot.iter().map(|(position, (of, _))| (*position, *of));
+        let highest = self.leases.iter().map(|lease| lease.low_water).max().unwrap_or_default();
+        let hot = self.tables.hot.range(..=highest).map(|(position, (of, _))| (*position, *of));
+        let hot = hot.filter(|(position, _)| !self.misplaced.contains(position));
         let open = self.open.iter().flat_map(|open| open.rows.iter().copied());
-        let mut rows = hot.chain(open);
-        rows.find_map(|(position, of)| {
-            let mark = self.leases[of].low_water;
+        hot.chain(open).find_map(|(position, of)| {
+            let mark = self.leases[slot_of(of)].low_water;
             (position <= mark).then_some((of, position, mark))
         })
     }
 
-    /// The database is restored: what stood behind a position is lost, and positions come back for other messages.
-    pub(super) fn restore(&mut self, lost: i64) {
+    /// A backup of everything that is committed.
+    pub(super) fn back_up(&self) -> Tables {
+        let low_water = std::array::from_fn(|slot| self.leases[slot].low_water);
+        Tables { low_water, ..self.tables.clone() }
+    }
+
+    /// The database is restored: what was committed since the backup is lost, and its positions come back for other messages.
+    pub(super) fn restore(&mut self, backup: &Tables) {
         self.life += 1;
-        self.last = (self.last - lost).max(0);
-        for of in self.hot.split_off(&Position(self.last + 1)).into_values() {
-            self.out.insert(of.1.message.id);
-        }
+        self.tables = backup.clone();
         self.open.clear();
-        for key in self.keys.values_mut() {
-            let lost = key.parked.split_off(&Position(self.last + 1));
-            self.out.extend(lost.values().map(|stored| stored.message.id));
+        self.removed.clear();
+        for (lease, low_water) in self.leases.iter_mut().zip(backup.low_water) {
+            lease.low_water = low_water;
         }
-        self.keys.retain(|_, key| !key.parked.is_empty());
-        for lease in &mut self.leases {
-            lease.low_water = lease.low_water.min(Position(self.last));
+        // What somebody had put there stands there again.
+        let marks: [Position; SLOTS] = std::array::from_fn(|slot| self.leases[slot].low_water);
+        let hot = self.tables.hot.iter().filter(|(position, (of, _))| **position <= marks[slot_of(*of)]);
+        self.misplaced = hot.map(|(position, _)| *position).collect();
+        let mut there = vec![false; self.ledger.messages() + 1];
+        let parked = self.tables.keys.values().flat_map(|key| key.parked.values());
+        for stored in self.tables.hot.values().map(|(_, stored)| stored).chain(parked) {
+            there[super::cast::serial_of(stored.message.id)] = true;
         }
+        self.ledger.restore(|serial| there[serial]);
+    }
+
+    /// Rows that were removed are put back by themselves, as by somebody who restores one table. Says which.
+    pub(super) fn put_back(&mut self, count: usize) -> Vec<String> {
+        let mut back = Vec::new();
+        for (of, stored) in self.removed.drain(..).rev().take(count).collect::<Vec<_>>() {
+            let position = stored.position;
+            let is_free = !self.tables.hot.contains_key(&position);
+            if is_free && self.ledger.fate(stored.message.id).arrived {
+                back.push(format!("m{}/k{of}@{position}", super::cast::serial_of(stored.message.id)));
+                self.tables.hot.insert(position, (of, stored));
+                self.misplaced.insert(position);
+            }
+        }
+        back
     }
 }

@@ -151,6 +151,11 @@ impl Early {
         self.astray.extend(shown.into_iter().filter(is_above).map(|(stripe, _)| stripe));
     }
 
+    /// Returns true if rows were passed that are read again once a look has gone back to them.
+    pub(super) fn is_any_astray(&self) -> bool {
+        !self.astray.is_empty()
+    }
+
     /// Forgets buckets whose marks are no longer read.
     pub(super) fn lose(&mut self, buckets: &BucketSet) {
         self.shown.retain(|stripe, _| !buckets.contains(stripe.bucket()));

@@ -16,6 +16,11 @@ impl Marks {
         Self(Arc::new(marks))
     }
 
+    #[cfg(any(test, feature = "simulation"))]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn get(&self, stripe: StripeId) -> Option<&StripeMark> {
         let at = self.0.binary_search_by_key(&stripe, |mark| mark.last.stripe);
         at.ok().map(|at| &self.0[at])

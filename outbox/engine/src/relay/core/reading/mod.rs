@@ -59,6 +59,8 @@ use marks::Marks;
 mod below;
 mod horizon;
 mod marks;
+#[cfg(any(test, feature = "simulation"))]
+mod mistakes;
 mod taking;
 mod window;
 mod windows;
@@ -233,7 +235,8 @@ impl Reading {
         if !has_passed {
             self.passed = 0;
         }
-        let split = self.passed >= max_rows;
+        // What is astray waits for a look, which goes through the main window.
+        let split = self.passed >= max_rows && !self.early.is_any_astray();
         let marks = Marks::new(marks);
         self.early.committed(&marks);
         self.windows.committed(marks, self.owned, split);
@@ -372,6 +375,11 @@ impl Reading {
         self.windows.floor()
     }
 
+    /// The cursor of the main window: what the model puts in place of a mark.
+    pub(super) fn main_cursor(&self) -> Position {
+        self.windows.main.cursor
+    }
+
     pub(super) fn open_topic(&mut self, topic: &Topic) {
         self.windows.open_topic(topic);
     }
@@ -379,7 +387,9 @@ impl Reading {
     /// Closes a topic: nothing of it is read until it is opened.
     pub(super) fn close_topic(&mut self, topic: &Topic, of_keys: Option<Position>) {
         self.changes += 1;
-        self.windows.close_topic(topic, of_keys);
+        // The main window has passed rows of shards that are astray, and a look would have gone back to them: this one shows them in order.
+        let from = if self.early.is_any_astray() { Some(Position::START) } else { of_keys };
+        self.windows.close_topic(topic, from);
     }
 
     /// Lowers the window of a closed topic, which is read with all its keys. Returns false if the
@@ -395,23 +405,14 @@ impl Reading {
         self.windows.read_row_again(topic, bucket, after);
     }
 
+    /// Returns true if a topic is closed: nothing of it may be sent.
+    pub(super) fn is_closed(&self, topic: &Topic) -> bool {
+        self.windows.is_closed(topic)
+    }
+
     /// Returns the closed topics, for the query for due failing keys.
     pub(super) fn closed(&self) -> Vec<Scope> {
         self.windows.closed()
-    }
-
-    /// Sabotage: a horizon counts at once.
-    #[cfg(test)]
-    pub(super) fn sabotage_horizon(&mut self) {
-        let horizon = self.horizon.established;
-        self.windows.all_mut().for_each(|window| window.horizon = horizon);
-    }
-
-    /// Sabotage: everything below the cursor counts as seen, despite open transactions.
-    #[cfg(test)]
-    pub(super) fn sabotage_cursor(&mut self, part: Option<&Part>) {
-        let window = self.windows.window_mut(part);
-        window.horizon = window.horizon.max(window.cursor);
     }
 }
 

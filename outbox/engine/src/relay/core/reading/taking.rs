@@ -30,6 +30,10 @@ impl Core {
                 Turn::Wide(part) => self.take_wide(part.as_ref(), plan, fetched),
                 Turn::Key(key) => self.take_of_key(*key, plan, fetched),
             }
+        } else if sabotaged!(self, UselessFetchCounts)
+            && let Turn::Wide(part) = &plan.turn
+        {
+            self.reading.windows.window_mut(part.as_ref()).more = false;
         }
         // These keys were kept because this fetch might not reflect their transitions.
         for key in std::mem::take(&mut self.guarded) {
@@ -87,6 +91,8 @@ impl Core {
         passed: &[Position],
     ) {
         let (ordering, walk) = (self.reading.windows.ordering, self.limits.walk);
+        #[cfg(any(test, feature = "simulation"))]
+        let cursor = self.reading.windows.window(part).cursor;
         // The main window was shown everything. So it passes what other windows have seen, even if
         // it is gone now.
         let last = if full || part.is_some() { last } else { Some(self.reading.horizon.seen) };
@@ -99,11 +105,11 @@ impl Core {
             marks: &plan.marks,
         };
         self.reading.windows.window_mut(part).advance(shown, ordering, walk);
-        if let Some(part) = part.filter(|_| !full) {
+        #[cfg(any(test, feature = "simulation"))]
+        self.sabotage_window(part, plan, last, cursor);
+        if let Some(part) = part.filter(|_| !full || sabotaged!(self, GapEndsEarly)) {
             self.reading.windows.end_gap(part, &plan.marks);
         }
-        #[cfg(test)]
-        self.sabotage_window(part);
     }
 
     fn take_of_key(&mut self, key: KeyRef, plan: &Plan, fetched: Fetched) {
@@ -205,14 +211,17 @@ impl Core {
         let (max_per_key, max_waiting) = (self.limits.max_per_key, self.limits.max_in_flight);
         let is_crowded = failing.is_some() && self.table.waiting() >= max_waiting;
         let ignores_transitions = sabotaged!(self, TransitionsForgotten);
+        let is_blind = sabotaged!(self, ContradictionTaken);
         let Some(state) = self.table.get_mut(key) else { return Taken::Elsewhere };
         state.is_failing = failing.is_some();
         let does_not_know = state.as_of >= plan.sequence && !ignores_transitions;
         // The row is not failing, but the key has rows to be parked: one of the two facts is
         // outdated.
         let is_parking = matches!(&state.doing, Doing::Transition(_, Kind::Fail { .. } | Kind::Park(_)));
-        let contradicts =
-            failing.is_none() && (!state.to_park.is_empty() || is_parking) && !ignores_transitions;
+        let contradicts = !is_blind
+            && failing.is_none()
+            && (!state.to_park.is_empty() || is_parking)
+            && !ignores_transitions;
         // Rows to be parked have no content, so their number per key does not matter.
         let has_no_room = is_crowded || (failing.is_none() && state.rows >= state.allowed(max_per_key));
         if does_not_know || contradicts || state.retry.is_some() || state.recovering {
@@ -226,7 +235,11 @@ impl Core {
         if matches!(plan.turn, Turn::Key(_)) {
             return Taken::NoRoom;
         }
-        self.read_again(key, position.before());
+        let passes =
+            if is_crowded { sabotaged!(self, FailingKeyPassed) } else { sabotaged!(self, HotKeyPassed) };
+        if !passes {
+            self.read_again(key, position.before());
+        }
         Taken::Elsewhere
     }
 

@@ -193,6 +193,11 @@ impl Windows {
         !self.gaps.is_empty() && self.gaps.contains_key(&Part::Topic(topic.clone()))
     }
 
+    /// Returns true if a topic is closed.
+    pub(super) fn is_closed(&self, topic: &Topic) -> bool {
+        !self.gaps.is_empty() && self.gaps.get(&Part::Topic(topic.clone())).is_some_and(|gap| gap.is_closed)
+    }
+
     /// Returns the window of a closed topic, which reads all its keys.
     pub(super) fn closed_topic(&mut self, topic: &Topic) -> Option<&mut Window> {
         if self.gaps.is_empty() {

@@ -1,0 +1,412 @@
+//! One step: somebody writes, an operator does something, something breaks, time passes, or a relay goes on.
+
+use std::time::Duration;
+
+use outbox_contract::backend::{Ordering, Wakeup};
+
+use super::super::Event;
+use super::calls::Ghost;
+use super::cast::{KEYS, TOPICS};
+use super::judge::Judged;
+use super::leases::LEASE;
+use super::relay::Source;
+use super::world::{MS, World};
+use super::{Plan, Sabotage};
+
+/// What may go wrong in this world. Each seed has its own: where everything breaks at once, little of it is ever under way for long.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weather {
+    pub(super) store: bool,
+    pub(super) broker: bool,
+    pub(super) relays: bool,
+    pub(super) clocks: bool,
+    pub(super) operators: bool,
+    pub(super) restores: bool,
+    pub(super) puts_back: bool,
+    /// Calls that hung have their effect later.
+    pub(super) ghosts: bool,
+    /// The first transaction mostly stays open.
+    long_writers: bool,
+    /// The database's clock is set back; else forward. Not both: a lease that was over and is not any more hides rows from a relay that
+    /// can't tell.
+    clock_goes_back: bool,
+    /// While it heals, one transaction stays open, and one topic paused.
+    pub(super) lasting: bool,
+}
+
+impl Weather {
+    pub(super) fn draw(plan: &Plan, random: &mut fastrand::Rng) -> Self {
+        let mut often = || random.u32(0..4) > 0;
+        let [store, broker, relays, operators] = [often(), often(), often(), often()];
+        let mut seldom = || random.u32(0..5) == 0;
+        let [clocks, restores, puts_back, ghosts, lasting] =
+            [seldom(), seldom(), seldom(), seldom(), seldom()];
+        let [long_writers, clock_goes_back] = [random.u32(0..3) == 0, random.bool()];
+        let mut weather = Self {
+            store,
+            broker,
+            relays,
+            clocks,
+            operators,
+            restores,
+            puts_back,
+            ghosts,
+            lasting,
+            long_writers,
+            clock_goes_back,
+        };
+        if let Some(sabotage) = plan.sabotage {
+            weather.turn_to(sabotage);
+        }
+        weather
+    }
+
+    /// What only a certain weather shows is looked for in it.
+    fn turn_to(&mut self, sabotage: Sabotage) {
+        match sabotage {
+            Sabotage::SettlesWithoutId | Sabotage::LifeIgnored => self.restores = true,
+            Sabotage::NeverLooksBelow => self.puts_back = true,
+            Sabotage::PassedForgotten => self.lasting = true,
+            Sabotage::StaleIsDone | Sabotage::FailingKeyPassed => {
+                (self.operators, self.store) = (true, true);
+            }
+            Sabotage::MarkCoversAll => (self.relays, self.store) = (true, true),
+            Sabotage::BaseNotConfirmed
+            | Sabotage::BaseAtOnce
+            | Sabotage::BaseOfCutFetch
+            | Sabotage::BaseOfLateClaim
+            | Sabotage::GapAtBase => self.long_writers = true,
+            _ => {}
+        }
+    }
+}
+
+impl World {
+    /// One thing happens.
+    pub(super) fn step(&mut self) -> Judged {
+        match self.random.u32(0..100) {
+            0..14 => self.write(),
+            14 => self.operate(),
+            15..17 => self.fault()?,
+            17..32 => {
+                let wait = if self.random.u32(0..40) == 0 { 6_000 } else { 60 };
+                self.now += Duration::from_millis(self.random.u64(0..wait));
+                return self.arrive();
+            }
+            _ => {
+                let at = self.random.usize(..self.relays.len());
+                return self.act(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// What was on its way for long enough arrives.
+    pub(super) fn arrive(&mut self) -> Judged {
+        if self.broker.next_late().is_some_and(|at| at <= self.now) {
+            let late = self.broker.arrive_late(self.now, &mut self.store.ledger);
+            for late in late? {
+                self.count("messages that arrive after their time");
+                self.say(|| format!("broker: what was on its way arrives: {}", super::describe::late(&late)));
+            }
+        }
+        self.end_ghosts()
+    }
+
+    fn write(&mut self) {
+        let open = self.store.open.len();
+        // A transaction to end: mostly not the first one, where that is long.
+        let is_long = self.weather.long_writers && self.store.ordering != Ordering::Single;
+        let ends = if open > 1 && is_long && self.random.u32(0..30) > 0 {
+            self.random.usize(1..open)
+        } else {
+            self.random.usize(..open.max(1))
+        };
+        match self.random.u32(0..10) {
+            0..2 if open < 3 => self.store.begin(),
+            0..6 if open > 0 => {
+                let transaction = self.random.usize(..open);
+                let (of, rows) = (self.random.usize(..KEYS), self.random.usize(1..4));
+                self.store.append(transaction, of, rows);
+            }
+            6 if open > 0 && self.random.bool() => {
+                self.count("transaction that is rolled back");
+                self.store.roll_back(ends);
+            }
+            7.. if open > 0 => self.commit(ends),
+            _ => {}
+        }
+    }
+
+    pub(super) fn commit(&mut self, transaction: usize) {
+        for id in self.store.commit(transaction) {
+            let draw = self.random.u32(0..80);
+            let fate = self.store.ledger.fate_mut(id);
+            let of = fate.of;
+            let what = match draw {
+                0 => {
+                    fate.malformed = true;
+                    "row that is no message"
+                }
+                1 => {
+                    fate.poison = Some(true);
+                    "message that is rejected"
+                }
+                2 => {
+                    fate.poison = Some(false);
+                    "message that always fails"
+                }
+                3 => {
+                    fate.refused = true;
+                    "message that the transport refuses"
+                }
+                _ => "message",
+            };
+            self.count(what);
+            self.say(|| format!("m{} of k{of} is committed, a {what}", super::cast::serial_of(id)));
+        }
+        self.wake();
+    }
+
+    /// Something was appended.
+    fn wake(&mut self) {
+        for relay in &mut self.relays {
+            if self.random.bool() {
+                let wakeup = if self.random.bool() { Wakeup::Now } else { Wakeup::Soon };
+                relay.answer(Source::Below, Event::Woken(wakeup));
+            }
+        }
+    }
+
+    fn operate(&mut self) {
+        if !self.weather.operators {
+            return;
+        }
+        let (mut of, now) = (self.random.usize(..KEYS), self.database_now());
+        let resumes = self.route_paused && self.random.bool();
+        let what = match self.random.u32(0..12) {
+            _ if resumes => {
+                self.route_paused = false;
+                "operator resumes the route"
+            }
+            0 => {
+                self.store.hold(of);
+                "operator holds a key"
+            }
+            1..3 => {
+                self.store.release(of, now);
+                "operator releases a key"
+            }
+            3..5 => {
+                self.store.skip(of, now);
+                "operator skips a message"
+            }
+            5 => {
+                self.store.discard(of);
+                "operator discards a key"
+            }
+            6..8 => {
+                let mends = self.random.bool();
+                of = self.store.tables.dead.first().map_or(of, |(dead, _)| *dead);
+                let ids = self.store.requeue(of);
+                for id in &ids {
+                    let fate = self.store.ledger.fate_mut(*id);
+                    if mends {
+                        (fate.poison, fate.refused) = (None, false);
+                    }
+                }
+                if ids.is_empty() {
+                    return;
+                }
+                self.wake();
+                "operator requeues dead letters"
+            }
+            8 if self.random.bool() => {
+                self.store.purge();
+                "operator purges dead letters"
+            }
+            8..10 => {
+                let topic = self.random.usize(..TOPICS);
+                self.paused[topic] ^= true;
+                if self.paused[topic] { "operator pauses a topic" } else { "operator resumes a topic" }
+            }
+            10 if self.random.bool() => {
+                self.route_paused = true;
+                "operator pauses the route"
+            }
+            _ if self.relays.len() < 4 => {
+                self.start();
+                "relay that is started"
+            }
+            _ => {
+                let at = self.random.usize(..self.relays.len());
+                if self.relays.len() < 2 || std::mem::replace(&mut self.relays[at].stopping, true) {
+                    return;
+                }
+                self.relays[at].answer(Source::Below, Event::Drain);
+                "relay that is stopped"
+            }
+        };
+        self.count(what);
+        self.say(|| format!("{what}: k{of}"));
+    }
+
+    fn fault(&mut self) -> Judged {
+        match self.random.u32(0..20) {
+            0..8 if self.weather.broker => self.break_broker(),
+            8 if self.weather.store && self.random.bool() => {
+                let at = self.random.usize(..self.relays.len());
+                self.relays[at].slow_until = self.now + MS * self.random.u32(0..5_000);
+                self.count("transitions that are slow");
+            }
+            8..10 if self.weather.store => {
+                self.failing_store = self.random.u32(0..30);
+                self.count("store that begins to fail");
+            }
+            10..15 if self.weather.relays => return self.break_relay(),
+            15 if self.weather.clocks => self.jump(),
+            16..18 if self.weather.restores => return self.back_up_or_restore(),
+            18 if self.weather.puts_back => {
+                let back = self.random.usize(1..4);
+                let rows = self.store.put_back(back);
+                if !rows.is_empty() {
+                    self.was_misplaced = true;
+                    self.say(|| format!("rows are put back by hand: {rows:?}"));
+                    self.count("rows put back by hand");
+                }
+            }
+            19 if self.weather.restores => self.age_marks(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn break_broker(&mut self) {
+        let broker = &mut self.broker;
+        let what = match self.random.u32(0..11) {
+            0 => {
+                broker.is_away ^= true;
+                "broker that is away, or back"
+            }
+            1 => {
+                broker.is_silent = !broker.is_silent && self.random.bool();
+                "broker that is silent, or not"
+            }
+            2 | 3 => {
+                broker.broken_topics[self.random.usize(..TOPICS)] ^= true;
+                "topic that breaks, or is mended"
+            }
+            4..7 => {
+                broker.hanging_keys[self.random.usize(..KEYS)] ^= true;
+                "key that hangs, or goes on"
+            }
+            7 => {
+                broker.failing = self.random.u32(0..200);
+                "broker that begins to refuse"
+            }
+            8 => {
+                broker.losing = self.random.u32(0..100);
+                "broker that begins to lose answers"
+            }
+            9 => {
+                (broker.is_away, broker.is_silent) = (false, false);
+                "broker that is well"
+            }
+            _ => {
+                broker.hanging_keys = [false; KEYS];
+                "keys that all go on"
+            }
+        };
+        self.count(what);
+        self.say(|| what.to_owned());
+    }
+
+    fn break_relay(&mut self) -> Judged {
+        let at = self.random.usize(..self.relays.len());
+        let name = self.relays[at].name;
+        match self.random.u32(0..5) {
+            0..3 => {
+                // Beyond the lease, more often than not.
+                let freeze = Duration::from_millis(self.random.u64(0..25_000));
+                let is_long = freeze > LEASE;
+                self.count(if is_long {
+                    "relay that stands still beyond its lease"
+                } else {
+                    "relay that stands still"
+                });
+                self.say(|| format!("relay {name} stands still for {freeze:?}"));
+                self.relays[at].frozen_until = self.now + freeze;
+            }
+            3 => {
+                self.count("relay that is killed");
+                self.say(|| format!("relay {name} is killed"));
+                self.leave_in_flight(at);
+                self.relays.remove(at);
+                self.start();
+            }
+            _ => {
+                self.count("relay whose actors fail");
+                return self.begin_anew(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// The clock of the database is set.
+    fn jump(&mut self) {
+        let span = MS * self.random.u32(0..20_000);
+        if !self.weather.clock_goes_back {
+            self.database_ahead += span;
+            self.jumped_until = self.now + LEASE * 2;
+            self.count("database clock set forward");
+        } else {
+            self.database_ahead = self.database_ahead.saturating_sub(span);
+            self.count("database clock set back");
+        }
+        // While leases seem to be over the store shows nothing, and a look that comes before word of the new ones finds that.
+        self.was_misplaced = true;
+        self.say(|| format!("the database's clock is set by {span:?}"));
+    }
+
+    /// The database is restored from a backup: what was committed last is lost, and all connections are cut.
+    fn back_up_or_restore(&mut self) -> Judged {
+        if self.backup.is_none() || self.random.u32(0..3) == 0 {
+            self.backup = Some(self.store.back_up());
+            self.count("backup");
+            return Ok(());
+        }
+        let Some(backup) = self.backup.clone() else { return Ok(()) };
+        self.say(|| "the database is restored".to_owned());
+        self.count("database restored from a backup");
+        self.was_misplaced = true;
+        self.store.restore(&backup);
+        self.broker.late.clear();
+        self.ghosts.clear();
+        for at in (0..self.relays.len()).rev() {
+            if self.random.bool() {
+                self.send_late_heartbeat(at);
+            }
+            self.begin_anew(at)?;
+        }
+        self.broker.late.clear();
+        Ok(())
+    }
+
+    /// A heartbeat was on its way, with a mark of before.
+    fn send_late_heartbeat(&mut self, at: usize) {
+        let relay = &self.relays[at];
+        let (low_water, yielding) = (relay.keeper.low_water.clone(), relay.keeper.yielding);
+        let ghost = Ghost::Lease { relay: relay.id, low_water, yielding };
+        self.ghosts.push((self.now + MS * self.random.u32(0..2_000), ghost));
+    }
+
+    /// The saved marks alone come out of an older backup.
+    fn age_marks(&mut self) {
+        if let Some(backup) = &self.backup {
+            for (lease, old) in self.store.leases.iter_mut().zip(backup.low_water) {
+                lease.low_water = lease.low_water.min(old);
+            }
+            self.count("marks restored from a backup");
+        }
+    }
+}
