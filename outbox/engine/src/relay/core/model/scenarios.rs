@@ -82,7 +82,7 @@ impl Bench {
                     let marks = self.marks.clone();
                     self.feed(Event::Answered { number, answer: Answer::Marks(marks) });
                 }
-                other => panic!("{other:?}"),
+                other @ Question::Writers => panic!("{other:?}"),
             }
         }
         panic!("nothing is fetched");
