@@ -114,7 +114,7 @@ impl World {
                 }
                 Ghost::GiveBack { relay, leases, low_water, leaving } => {
                     // Its relay may have begun anew under the same epochs, and hears of this with its next heartbeat.
-                    self.jumped_until = self.now + LEASE;
+                    self.given_back_until = self.now + LEASE;
                     self.store.give_back(relay, &leases, &low_water, leaving);
                 }
             }
@@ -238,7 +238,11 @@ impl World {
         let of = number_of(&transition.key);
         match &transition.step {
             Step::Resume { delivered } => {
-                let is_lost = |row: &&RowId| !self.store.ledger.fate(row.id).arrived;
+                let is_lost = |row: &&RowId| {
+                    let fate = self.store.ledger.fate(row.id);
+                    // One that came again stands elsewhere, and arrives from there.
+                    !fate.arrived && !fate.requeued
+                };
                 let Some(lost) = delivered.iter().find(is_lost) else { return Ok(()) };
                 Err(broken(
                     "lost",
@@ -415,7 +419,7 @@ impl World {
         let slot = slot_at(stored.bucket);
         let is_owner = self.store.owns(relay.id, slot, self.database_now())
             && Some(self.store.leases[slot].epoch) == epoch;
-        if is_owner || self.now < self.jumped_until {
+        if is_owner || self.now < self.jumped_until.max(self.given_back_until) {
             return Ok(());
         }
         let (serial, of) = (serial_of(stored.message.id), number_of(&stored.message.key_id()));

@@ -45,7 +45,7 @@ pub(super) struct Fate {
     /// The transport refuses it without asking the broker.
     pub(super) refused: bool,
     /// It was a dead letter, and came again: a copy of before may still be on its way.
-    requeued: bool,
+    pub(super) requeued: bool,
     /// Number of times that it failed for a reason of its own.
     pub(super) failures: u32,
     /// The highest position at which the consumer that counts positions has handled it.
