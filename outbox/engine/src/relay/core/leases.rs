@@ -170,12 +170,11 @@ impl Core {
     pub(super) fn finish_giving_back(&mut self) {
         let waiting = std::mem::take(&mut self.leases.giving_back);
         for given in waiting {
-            let is_quiet = self.batches.is_quiet(&given.buckets) || sabotaged!(self, GivesBackUnconfirmed);
-            if is_quiet
-                && (self.removals.is_settled(&given.buckets)
-                    || sabotaged!(self, GivesBackUnconfirmed)
-                    || sabotaged!(self, GivesBackUnsettled))
-            {
+            let goes_unconfirmed = sabotaged!(self, GivesBackUnconfirmed);
+            let is_quiet = self.batches.is_quiet(&given.buckets) || goes_unconfirmed;
+            let goes_unsettled = sabotaged!(self, GivesBackUnsettled);
+            let is_settled = self.removals.is_settled(&given.buckets) || goes_unconfirmed || goes_unsettled;
+            if is_quiet && is_settled {
                 let low_water = self.leases.mark(given.buckets, given.low_water);
                 self.commands.push(Command::GiveBack { buckets: given.buckets, low_water });
             } else {

@@ -235,8 +235,9 @@ impl Core {
         if matches!(plan.turn, Turn::Key(_)) {
             return Taken::NoRoom;
         }
-        let passes =
-            if is_crowded { sabotaged!(self, FailingKeyPassed) } else { sabotaged!(self, HotKeyPassed) };
+        let (failing_passes, hot_passes) =
+            (sabotaged!(self, FailingKeyPassed), sabotaged!(self, HotKeyPassed));
+        let passes = if is_crowded { failing_passes } else { hot_passes };
         if !passes {
             self.read_again(key, position.before());
         }
