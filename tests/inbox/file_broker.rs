@@ -77,7 +77,7 @@ impl Transport for FileBroker {
         Ok(())
     }
 
-    async fn publish(&self, _chunk: PublishBatch, _outcomes: &Outcomes) {}
+    async fn publish(&self, _batch: PublishBatch, _outcomes: &Outcomes) {}
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
         let unit = Unit { topic: subscription.topics[0].clone(), number: 0 };

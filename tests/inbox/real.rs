@@ -103,14 +103,14 @@ pub(crate) async fn publish(transport: &dyn Transport, messages: &[Message]) {
             let mut stored: Vec<_> = stored.collect();
             while !stored.is_empty() {
                 let outcomes = Outcomes::new(stored.len());
-                let chunk = PublishBatch::new(
+                let batch = PublishBatch::new(
                     Route::default(),
                     RelayId::new(),
                     outbox_contract::backend::cloudevents::DEFAULT_SOURCE.into(),
                     stored.clone(),
                     PATIENCE,
                 );
-                transport.publish(chunk, &outcomes).await;
+                transport.publish(batch, &outcomes).await;
                 let mut taken = outcomes.take().into_iter();
                 stored.retain(|_| taken.next() != Some(Some(Outcome::Delivered)));
                 if !stored.is_empty() {

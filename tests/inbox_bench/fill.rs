@@ -26,7 +26,7 @@ impl Fill {
             (0..self.messages).map(|number| made(number, &format!("key-{}", number % KEYS))).collect();
         // One batch after the other: the queue has them in this order.
         let chunks = futures_util::stream::iter(stored.chunks(250));
-        chunks.for_each(|chunk| publish(&transport, chunk.to_vec())).await;
+        chunks.for_each(|batch| publish(&transport, batch.to_vec())).await;
         tell(&());
         transport.close().await;
     }
@@ -37,14 +37,14 @@ pub(crate) async fn publish(transport: &impl Transport, mut messages: Vec<Arc<St
     let relay = RelayId::new();
     while !messages.is_empty() {
         let outcomes = Outcomes::new(messages.len());
-        let chunk = PublishBatch::new(
+        let batch = PublishBatch::new(
             Route::default(),
             relay,
             Arc::from("/bench"),
             messages.clone(),
             Duration::from_secs(30),
         );
-        transport.publish(chunk, &outcomes).await;
+        transport.publish(batch, &outcomes).await;
         let mut taken = outcomes.take().into_iter();
         messages.retain(|_| taken.next() != Some(Some(Outcome::Delivered)));
     }

@@ -86,15 +86,15 @@ impl Slow {
         for number in 0..ticks {
             tick.tick().await;
             let from = number * each;
-            let mut chunk: Vec<_> = (from..from + each)
+            let mut batch: Vec<_> = (from..from + each)
                 .map(|number| made(number, &format!("key-{}", number % FAST_KEYS)))
                 .collect();
-            let fast: Vec<MessageId> = chunk.iter().map(|stored| stored.message.id).collect();
+            let fast: Vec<MessageId> = batch.iter().map(|stored| stored.message.id).collect();
             // As many as are handled, and some more: there is always one at work.
             if self.slow_key && number % 40 == 0 {
-                chunk.push(made(number, "slow"));
+                batch.push(made(number, "slow"));
             }
-            publish(transport, chunk).await;
+            publish(transport, batch).await;
             if number * 20 >= 1_000 {
                 fast.into_iter().for_each(|id| note(sent, id));
             }

@@ -175,14 +175,14 @@ async fn publish(transport: &dyn Transport, messages: &[Message]) {
     let publishing = async {
         loop {
             let outcomes = Outcomes::new(stored.len());
-            let chunk = PublishBatch::new(
+            let batch = PublishBatch::new(
                 Route::default(),
                 RelayId::new(),
                 outbox_contract::backend::cloudevents::DEFAULT_SOURCE.into(),
                 stored.clone(),
                 PATIENCE,
             );
-            transport.publish(chunk, &outcomes).await;
+            transport.publish(batch, &outcomes).await;
             if outcomes.take().iter().all(|outcome| *outcome == Some(Outcome::Delivered)) {
                 return;
             }

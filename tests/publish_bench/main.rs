@@ -28,7 +28,7 @@ struct Cli {
     messages: usize,
     /// Number of messages in each call.
     #[arg(long, value_delimiter = ',', default_values_t = [100, 250, 500])]
-    chunk: Vec<usize>,
+    batch: Vec<usize>,
     /// Number of concurrent calls.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4])]
     under_way: Vec<usize>,
@@ -41,7 +41,7 @@ const HELP: &str = "\
 Rates say something of the machine, processor time of the code. The brokers come from the folder that tests/servers/prepare makes
 (target/servers, or what OUTBOX_SERVERS_DIR names).
 
-  cargo bench -p outbox-tests --bench publish -- kafka --chunk 250,1000 --under-way 2
+  cargo bench -p outbox-tests --bench publish -- kafka --batch 250,1000 --under-way 2
 ";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -57,18 +57,18 @@ enum Broker {
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let cli = Cli::parse();
-    println!("{:<10} {:>6} {:>10} {:>10} {:>12}", "broker", "chunk", "under way", "us CPU", "messages/s");
+    println!("{:<10} {:>6} {:>10} {:>10} {:>12}", "broker", "batch", "under way", "us CPU", "messages/s");
     let mut missing = false;
     for broker in cli.brokers {
         let Some(subject) = Subject::start(broker).await else {
             missing = true;
             continue;
         };
-        for chunk in &cli.chunk {
+        for batch in &cli.batch {
             for under_way in &cli.under_way {
-                let (cpu, rate) = measure(&subject, *chunk, *under_way, cli.messages).await;
+                let (cpu, rate) = measure(&subject, *batch, *under_way, cli.messages).await;
                 let name = subject.name();
-                println!("{name:<10} {chunk:>6} {under_way:>10} {cpu:>10.1} {rate:>12.0}");
+                println!("{name:<10} {batch:>6} {under_way:>10} {cpu:>10.1} {rate:>12.0}");
             }
         }
     }
@@ -76,13 +76,13 @@ async fn main() -> ExitCode {
 }
 
 /// Returns microseconds of processor time for each message, and messages a second.
-async fn measure(subject: &Subject, chunk: usize, under_way: usize, messages: usize) -> (f64, f64) {
+async fn measure(subject: &Subject, batch: usize, under_way: usize, messages: usize) -> (f64, f64) {
     let topic = Topic::new("bench").expect("a valid topic");
     let transport = subject.transport(&topic);
-    let stored: Vec<_> = (0..chunk * under_way).map(|at| message(&topic, at)).collect();
-    let lanes: Vec<_> = stored.chunks(chunk).map(<[_]>::to_vec).collect();
+    let stored: Vec<_> = (0..batch * under_way).map(|at| message(&topic, at)).collect();
+    let lanes: Vec<_> = stored.chunks(batch).map(<[_]>::to_vec).collect();
     // Connections are opened, and the broker knows the producer, before the round that counts.
-    run(&transport, &lanes, chunk * under_way).await;
+    run(&transport, &lanes, batch * under_way).await;
     let (started, before) = (Instant::now(), process::cpu());
     let sent = run(&transport, &lanes, messages).await as f64;
     let (wall, cpu) = (started.elapsed(), process::cpu() - before);
@@ -99,8 +99,8 @@ async fn run(transport: &Arc<dyn Transport>, lanes: &[Vec<Arc<Stored>>], message
             for _ in 0..rounds {
                 let (outcomes, limit) = (Outcomes::new(lane.len()), Duration::from_secs(60));
                 let relay = RelayId::new();
-                let chunk = PublishBatch::new(Route::default(), relay, "/bench".into(), lane.clone(), limit);
-                transport.publish(chunk, &outcomes).await;
+                let batch = PublishBatch::new(Route::default(), relay, "/bench".into(), lane.clone(), limit);
+                transport.publish(batch, &outcomes).await;
                 let delivered = outcomes.take().iter().all(|outcome| *outcome == Some(Outcome::Delivered));
                 assert!(delivered, "a message was not delivered");
             }

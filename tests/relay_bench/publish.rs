@@ -42,7 +42,7 @@ impl Publish {
             return self.by_hand(chunks).await;
         }
         ready().await;
-        let work = chunks.for_each_concurrent(AT_ONCE, |chunk| publish(&*transport, chunk.to_vec()));
+        let work = chunks.for_each_concurrent(AT_ONCE, |batch| publish(&*transport, batch.to_vec()));
         tell(&measured(self.messages, work).await);
         finished().await;
         transport.close().await;
@@ -53,8 +53,8 @@ impl Publish {
         let connect = (0..CONNECTIONS).map(|_| ByHand::connect(&self.broker.url));
         let connections: Vec<ByHand> = try_join_all(connect).await.expect("the broker answers");
         ready().await;
-        let work = chunks.enumerate().for_each_concurrent(AT_ONCE, |(number, chunk)| {
-            let published = connections[number % CONNECTIONS].publish(chunk);
+        let work = chunks.enumerate().for_each_concurrent(AT_ONCE, |(number, batch)| {
+            let published = connections[number % CONNECTIONS].publish(batch);
             async { published.await.expect("the broker answers") }
         });
         tell(&measured(self.messages, work).await);
@@ -69,9 +69,9 @@ pub(crate) async fn publish(transport: &dyn Transport, mut messages: Vec<Arc<Sto
     while !messages.is_empty() {
         let outcomes = Outcomes::new(messages.len());
         let source = Arc::from("/bench");
-        let chunk =
+        let batch =
             PublishBatch::new(Route::default(), relay, source, messages.clone(), Duration::from_secs(30));
-        transport.publish(chunk, &outcomes).await;
+        transport.publish(batch, &outcomes).await;
         let mut taken = outcomes.take().into_iter();
         messages.retain(|_| taken.next() != Some(Some(Outcome::Delivered)));
     }

@@ -25,7 +25,7 @@ enum Name {
 
 const NAMES: [(&str, Name); 7] = [
     ("batch", Name::Batch),
-    ("chunk", Name::PublishBatch),
+    ("batch", Name::PublishBatch),
     ("credit", Name::Credit),
     ("max_in_flight_bytes", Name::CreditBytes),
     ("depth", Name::Depth),

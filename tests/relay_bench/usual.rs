@@ -73,7 +73,7 @@ impl Publisher {
             Self::Transport(transport) => {
                 // Together, not one after the other: the broker's time between two commits counts
                 // once.
-                join_all(batch.chunks(CHUNK).map(|chunk| publish(&**transport, chunk.to_vec()))).await;
+                join_all(batch.chunks(CHUNK).map(|batch| publish(&**transport, batch.to_vec()))).await;
             }
         }
     }

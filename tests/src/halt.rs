@@ -136,10 +136,10 @@ impl TransportLayer for Halting {
         &*self.transport
     }
 
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
         let number = self.chunks.fetch_add(1, Ordering::SeqCst);
         if number < BEFORE {
-            return self.transport.publish(chunk, outcomes).await;
+            return self.transport.publish(batch, outcomes).await;
         }
         if number == BEFORE
             && let Some((call, fault)) = self.halt.in_store()
@@ -149,20 +149,20 @@ impl TransportLayer for Halting {
         match self.halt {
             Halt::Sending => self.stand_still().await,
             Halt::Sent => {
-                let unheard = Outcomes::new(chunk.messages.len());
-                self.transport.publish(chunk, &unheard).await;
+                let unheard = Outcomes::new(batch.messages.len());
+                self.transport.publish(batch, &unheard).await;
                 self.stand_still().await;
             }
             Halt::Parking | Halt::Parked => {
                 // No message of a key is sent behind one that failed.
                 let mut keys = HashSet::new();
-                for (index, stored) in chunk.messages.iter().enumerate() {
+                for (index, stored) in batch.messages.iter().enumerate() {
                     let first = keys.insert(stored.message.key_id());
                     let failed = Outcome::Failed(Failure::new("tested", "not yet"));
                     outcomes.report(index, if first { failed } else { Outcome::Blocked });
                 }
             }
-            _ => self.transport.publish(chunk, outcomes).await,
+            _ => self.transport.publish(batch, outcomes).await,
         }
     }
 }

@@ -27,7 +27,9 @@ fn names(facade: &str) -> BTreeSet<String> {
 #[test]
 fn the_root_has_few_names_and_each_is_written_out() {
     let facade = facade();
-    assert!(!facade.contains("::*"), "a name that appears in another crate must not appear here by itself");
+    let globs =
+        facade.lines().filter(|line| line.trim_start().starts_with("pub use") && line.contains("::*"));
+    assert_eq!(globs.count(), 0, "a name that appears in another crate must not appear here by itself");
     let names = names(&facade);
     assert!(names.len() > 40 && names.len() <= MOST, "{} names: {names:?}", names.len());
     let of_backends = ["Lease", "FetchRequest", "Outcomes", "PublishBatch", "WakeupSignal"];

@@ -59,7 +59,7 @@ metrics! {
     IN_FLIGHT = "outbox_in_flight", Gauge, "messages", ["route"], "Messages that this relay has in memory.";
     IN_FLIGHT_BYTES = "outbox_in_flight_bytes", Gauge, "bytes", ["route"], "Bytes of messages that this relay has in memory.";
     BREAKER_OPEN = "outbox_breaker_open", Gauge, "1 or 0", ["route"], "1 while the relay waits for an unavailable transport, otherwise 0.";
-    LATENCY = "outbox_latency_seconds", Histogram, "seconds", ["route"], "Time from append, by the database's clock, to confirmation, by the relay's, for the oldest message of each chunk.";
+    LATENCY = "outbox_latency_seconds", Histogram, "seconds", ["route"], "Time from append, by the database's clock, to confirmation, by the relay's, for the oldest message of each batch.";
     INBOX_RECEIVED = "outbox_inbox_received_total", Counter, "messages", ["consumer"], "Deliveries received, duplicates included.";
     INBOX_HANDLED = "outbox_inbox_handled_total", Counter, "messages", ["consumer"], "Messages whose handler's transaction was committed.";
     INBOX_DUPLICATES = "outbox_inbox_duplicates_total", Counter, "messages", ["consumer"], "Duplicates: messages that had been handled before.";

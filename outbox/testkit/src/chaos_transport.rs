@@ -66,8 +66,8 @@ pub struct FaultRates {
 /// Counts of the faults so far, in messages unless noted otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
-    /// Chunks received.
-    pub chunks: u64,
+    /// Batches received.
+    pub batches: u64,
     /// Messages given to the wrapped transport.
     pub sent: u64,
     /// Messages reported failed.
@@ -208,8 +208,8 @@ impl TransportLayer for ChaosTransport {
         self.inner.check().await
     }
 
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
-        let plan = self.state().plan(&chunk.messages);
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
+        let plan = self.state().plan(&batch.messages);
         if plan.panics == Some(Fault::PanicBefore) {
             panic!("a panic before sending was injected");
         }
@@ -225,12 +225,12 @@ impl TransportLayer for ChaosTransport {
         let sent: Vec<usize> = (0..plan.fates.len()).filter(|index| plan.fates[*index].is_sent()).collect();
         if plan.fates.iter().all(|fate| *fate == Fate::Send) && plan.panics.is_none() {
             // Without faults, each outcome is reported as soon as it is known.
-            return self.inner.publish(chunk, outcomes).await;
+            return self.inner.publish(batch, outcomes).await;
         }
         let mut pass_on = PassOn { outcomes, inner: Outcomes::new(sent.len()), sent: &sent, plan: &plan };
         if !sent.is_empty() {
-            let mut rest = chunk.clone();
-            rest.messages = sent.iter().map(|index| Arc::clone(&chunk.messages[*index])).collect();
+            let mut rest = batch.clone();
+            rest.messages = sent.iter().map(|index| Arc::clone(&batch.messages[*index])).collect();
             self.inner.publish(rest, &pass_on.inner).await;
         }
         if plan.panics.is_some() {
@@ -334,7 +334,7 @@ impl State {
     }
 
     fn plan(&mut self, messages: &[Arc<Stored>]) -> Plan {
-        self.counts.chunks += 1;
+        self.counts.batches += 1;
         let delay = self.rates.delay.mul_f64(self.rng.f64());
         if self.rng.f64() < self.rates.outage && !self.is_down() {
             self.outage = Outage::Until(Instant::now() + self.rates.outage_lasts);

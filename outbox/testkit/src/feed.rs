@@ -197,7 +197,7 @@ impl Transport for Feed {
         Ok(())
     }
 
-    async fn publish(&self, _chunk: PublishBatch, outcomes: &Outcomes) {
+    async fn publish(&self, _batch: PublishBatch, outcomes: &Outcomes) {
         let words = "a feed takes nothing from relays; send to it in the test";
         outcomes.report_rest(&Outcome::Rejected(Failure::new("feed", words)));
     }

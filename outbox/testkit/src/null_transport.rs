@@ -50,8 +50,8 @@ impl Transport for NullTransport {
         Ok(())
     }
 
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
-        self.messages.fetch_add(u64::try_from(chunk.messages.len()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
+        self.messages.fetch_add(u64::try_from(batch.messages.len()).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.chunks.fetch_add(1, Ordering::Relaxed);
         outcomes.report_rest(&Outcome::Delivered);
     }

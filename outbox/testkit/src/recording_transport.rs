@@ -96,13 +96,13 @@ impl Transport for RecordingTransport {
         Ok(())
     }
 
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
         let mut published = self.lock();
-        published.extend(chunk.messages.iter().map(|stored| Published {
+        published.extend(batch.messages.iter().map(|stored| Published {
             id: stored.message.id,
             key: stored.message.key_id(),
             position: stored.position,
-            epoch: chunk.epochs.get(&stored.bucket).copied(),
+            epoch: batch.epochs.get(&stored.bucket).copied(),
         }));
         outcomes.report_rest(&Outcome::Delivered);
         // Sent under the lock, so that the count never decreases.

@@ -232,8 +232,8 @@ impl Scenario {
     async fn publish(&self, source: Arc<str>, messages: Vec<Arc<Stored>>) {
         let outcomes = Outcomes::new(messages.len());
         let relay = RelayId::from_uuid(uuid::Uuid::nil());
-        let chunk = PublishBatch::new(Route::default(), relay, source, messages, self.patience);
-        let _late = tokio::time::timeout(self.patience, self.transport.publish(chunk, &outcomes)).await;
+        let batch = PublishBatch::new(Route::default(), relay, source, messages, self.patience);
+        let _late = tokio::time::timeout(self.patience, self.transport.publish(batch, &outcomes)).await;
         let outcomes = outcomes.take();
         let undelivered = outcomes.iter().find(|outcome| **outcome != Some(Outcome::Delivered));
         assert!(undelivered.is_none(), "after {}: not delivered: {undelivered:?}", self.step);

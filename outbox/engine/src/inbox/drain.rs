@@ -112,11 +112,11 @@ impl Transport for Drain {
         Ok(())
     }
 
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
-        let mut attempts = std::iter::once(chunk.tried.saturating_add(1)).chain(std::iter::repeat(1));
-        let awake = self.awake(&chunk.messages);
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
+        let mut attempts = std::iter::once(batch.tried.saturating_add(1)).chain(std::iter::repeat(1));
+        let awake = self.awake(&batch.messages);
         let mut works = Vec::with_capacity(awake.len());
-        for (index, stored) in chunk.messages.iter().enumerate() {
+        for (index, stored) in batch.messages.iter().enumerate() {
             let attempt = attempts.next().unwrap_or(1);
             if awake.binary_search(&index).is_ok() {
                 works.push(Work { message: &stored.message, attempt, stored: Some(&**stored) });
@@ -133,10 +133,10 @@ impl Transport for Drain {
             }
         };
         // What is begun last has to be committed as well.
-        let until = Instant::now() + chunk.deadline.saturating_sub(self.store_timeout);
+        let until = Instant::now() + batch.deadline.saturating_sub(self.store_timeout);
         let errand = Errand {
             place: Place::Store { until },
-            is_suspect: self.all_suspects || chunk.tried > 0,
+            is_suspect: self.all_suspects || batch.tried > 0,
             is_wanted: &|| true,
         };
         match self.process.process(&errand, &works, &mut said).await {

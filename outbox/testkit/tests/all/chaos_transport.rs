@@ -16,7 +16,7 @@ fn topic(name: &str) -> Topic {
 }
 
 /// One message for each key, in this order: `batch("orders", "aab")` has two of key a and one of key b.
-fn chunk(topic_name: &str, keys: &str) -> Vec<Arc<Stored>> {
+fn batch(topic_name: &str, keys: &str) -> Vec<Arc<Stored>> {
     let keys = (1..).zip(keys.chars());
     keys.map(|(position, key)| {
         let message = Message::new(topic(topic_name), "suite.event").with_key(key.to_string()).unwrap();
@@ -43,9 +43,9 @@ impl Setup {
         let (chaos, slots, messages) = (Arc::clone(&self.chaos), outcomes.clone(), messages.to_vec());
         let task = tokio::spawn(async move {
             let deadline = Duration::from_secs(10);
-            let chunk =
+            let batch =
                 PublishBatch::new(Route::default(), RelayId::new(), "/suite".into(), messages, deadline);
-            timeout(deadline, chaos.publish(chunk, &slots)).await.is_err()
+            timeout(deadline, chaos.publish(batch, &slots)).await.is_err()
         });
         let end = match task.await {
             Ok(true) => " hung",
@@ -92,7 +92,7 @@ async fn each_fault_does_what_its_name_says_to_its_message_and_those_behind() {
     ];
     for (fault, outcomes, sent) in table {
         let setup = Setup::new(1);
-        let messages = chunk("orders", "aaab");
+        let messages = batch("orders", "aaab");
         setup.chaos.inject(messages[1].message.id, fault);
         assert_eq!(setup.publish(&messages).await, outcomes, "{fault:?}");
         assert_eq!(setup.sent(&messages), sent, "{fault:?}");
@@ -102,7 +102,7 @@ async fn each_fault_does_what_its_name_says_to_its_message_and_those_behind() {
 #[tokio::test(start_paused = true)]
 async fn a_fault_for_some_times_is_over_after_them_and_one_that_is_lifted_at_once() {
     let setup = Setup::new(1);
-    let messages = chunk("orders", "ab");
+    let messages = batch("orders", "ab");
     setup.chaos.inject_times(messages[0].message.id, Fault::Failed, 2);
     setup.chaos.inject(messages[1].message.id, Fault::Rejected);
     assert_eq!(setup.publish(&messages).await, "fr");
@@ -110,13 +110,13 @@ async fn a_fault_for_some_times_is_over_after_them_and_one_that_is_lifted_at_onc
     setup.chaos.lift(messages[1].message.id);
     assert_eq!(setup.publish(&messages).await, "dd");
     let counts = setup.chaos.counts();
-    assert_eq!((counts.chunks, counts.failed, counts.rejected, counts.sent), (3, 2, 2, 2));
+    assert_eq!((counts.batches, counts.failed, counts.rejected, counts.sent), (3, 2, 2, 2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_broken_topic_holds_up_no_other_and_heals() {
     let setup = Setup::new(1);
-    let messages = [chunk("orders", "aab"), chunk("payments", "a")].concat();
+    let messages = [batch("orders", "aab"), batch("payments", "a")].concat();
     setup.chaos.break_topic(topic("orders"));
     assert_eq!(setup.publish(&messages).await, "TbTd");
     setup.chaos.heal_topic(&topic("orders"));
@@ -126,7 +126,7 @@ async fn a_broken_topic_holds_up_no_other_and_heals() {
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_seen_by_every_call_and_ends_in_its_time() {
     let setup = Setup::new(1);
-    let messages = chunk("orders", "ab");
+    let messages = batch("orders", "ab");
     setup.chaos.go_down_for(Duration::from_secs(30));
     assert_eq!(setup.publish(&messages).await, "RR");
     assert!(setup.chaos.check().await.unwrap_err().is_retryable());
@@ -160,7 +160,7 @@ async fn storm(seed: u64) -> (Setup, Vec<String>) {
     setup.chaos.set_rates(everything_goes_wrong());
     let mut came = Vec::new();
     for _ in 0..20 {
-        let messages = chunk("orders", "aabcbacbaddeacbaad");
+        let messages = batch("orders", "aabcbacbaddeacbaad");
         let outcomes = setup.publish(&messages).await;
         let sent = setup.sent(&messages);
         assert_prefixes(&messages, &sent, &outcomes);
@@ -223,7 +223,7 @@ async fn the_same_seed_gives_the_same_faults_and_another_gives_others() {
 #[tokio::test(start_paused = true)]
 async fn calm_ends_everything() {
     let (setup, _) = storm(3).await;
-    let messages = chunk("orders", "aab");
+    let messages = batch("orders", "aab");
     setup.chaos.inject(messages[0].message.id, Fault::Failed);
     setup.chaos.break_topic(topic("orders"));
     setup.chaos.go_down();

@@ -49,8 +49,8 @@ impl Transport for Bad {
         self.feed.validate(message)
     }
 
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
-        self.feed.publish(chunk, outcomes).await;
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
+        self.feed.publish(batch, outcomes).await;
     }
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {

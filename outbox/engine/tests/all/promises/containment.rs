@@ -72,13 +72,13 @@ async fn a_broken_topic_is_tried_ever_more_seldom_and_said_until_something_of_it
             reasons.iter().any(|reason| reason.contains("topic broken is not published:"))
         };
         within(S * 5, is_said).await;
-        let before = rig.transport.counts().chunks;
+        let before = rig.transport.counts().batches;
         for look in 0..500 {
             tokio::time::sleep(MS * 97).await;
             assert!(is_said(), "look {look} with {waiting}: {:?}", relay.health());
         }
         // The delays grow from 0.2 s to 5 s.
-        let tries = rig.transport.counts().chunks - before;
+        let tries = rig.transport.counts().batches - before;
         assert!((5..=25).contains(&tries), "{tries} tries in {:?} with {waiting}", MS * 97 * 500);
         rig.transport.heal_topic(&topic("broken"));
         world.drained(S * 10).await;
@@ -98,7 +98,7 @@ async fn an_outage_burns_no_attempts_and_makes_no_dead_letters() {
     rig.transport.go_down();
     world.append((0..500).map(|n| message(&format!("key-{}", n % 50)))).await;
     tokio::time::sleep(S * 3_600).await;
-    let batches = rig.transport.counts().chunks;
+    let batches = rig.transport.counts().batches;
     assert!(batches < 3_600, "{batches} batches tried in an hour");
     rig.transport.come_back();
     let took = world.drained(S * 10).await;

@@ -22,9 +22,9 @@ async fn a_relay_that_slept_past_its_lease_publishes_nothing() {
     rig.gate.set_open(false);
     rig.clock.suspend(S * 16);
     rig.transport.calm();
-    let tried = rig.transport.counts().chunks;
+    let tried = rig.transport.counts().batches;
     tokio::time::sleep(S * 60).await;
-    assert_eq!(rig.transport.counts().chunks, tried, "no batch was started");
+    assert_eq!(rig.transport.counts().batches, tried, "no batch was started");
     rig.gate.set_open(true);
     world.drained(S * 30).await;
 }
@@ -64,11 +64,11 @@ async fn a_relay_that_slept_past_its_lease_starts_nothing_of_what_another_owns()
     assert_eq!((owner.stats().buckets, world.broker.len()), (256, 10));
     one.gate.set_open(true);
     within(S * 2, || slept.stats().buckets == 0).await;
-    let batches = one.transport.counts().chunks;
+    let batches = one.transport.counts().batches;
     // The hanging batch times out, and the next message of its lane is due.
     within(S * 6, || slept.stats().unknown == 1).await;
     tokio::time::sleep(S * 10).await;
-    assert_eq!(one.transport.counts().chunks, batches, "no batch was started");
+    assert_eq!(one.transport.counts().batches, batches, "no batch was started");
     assert_eq!(world.broker.len(), 10, "and nothing was repeated");
 
     // It resumes its share when its poller is back.

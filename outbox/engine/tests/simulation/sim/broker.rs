@@ -36,8 +36,8 @@ impl Transport for Broker {
         Ok(())
     }
 
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
-        for (index, stored) in chunk.messages.iter().enumerate() {
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
+        for (index, stored) in batch.messages.iter().enumerate() {
             self.history.delivered(self.consumer, &stored.message);
             self.trace.say(format!("arrived {} {}", stored.position, stored.message.key_id()));
             outcomes.report(index, Outcome::Delivered);

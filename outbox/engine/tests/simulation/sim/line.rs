@@ -96,13 +96,13 @@ pub(crate) struct Line {
 }
 
 /// The bytes of a batch that is on the line and of no relay's memory any more.
-fn on_the_line(mut chunk: PublishBatch) -> PublishBatch {
-    for stored in &mut chunk.messages {
+fn on_the_line(mut batch: PublishBatch) -> PublishBatch {
+    for stored in &mut batch.messages {
         let mut copy = Stored::clone(stored);
         copy.message.payload = Bytes::copy_from_slice(&copy.message.payload);
         *stored = Arc::new(copy);
     }
-    chunk
+    batch
 }
 
 impl TransportLayer for Line {
@@ -117,21 +117,21 @@ impl TransportLayer for Line {
         self.broker.check().await
     }
 
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
         self.gate.passed().await;
         if let Some(late) = self.luck.late_by() {
             self.tally.add("late publishes", 1);
-            let (broker, late_chunk) = (Arc::clone(&self.broker), on_the_line(chunk.clone()));
+            let (broker, late_batch) = (Arc::clone(&self.broker), on_the_line(batch.clone()));
             tokio::spawn(async move {
                 tokio::time::sleep(late).await;
-                let unheard = Outcomes::new(late_chunk.messages.len());
-                broker.publish(late_chunk, &unheard).await;
+                let unheard = Outcomes::new(late_batch.messages.len());
+                broker.publish(late_batch, &unheard).await;
             });
             // The relay holds what it sends until it gives it up.
-            let _held = chunk;
+            let _held = batch;
             return std::future::pending().await;
         }
-        self.broker.publish(chunk, outcomes).await;
+        self.broker.publish(batch, outcomes).await;
         // The confirmation is under way for a while.
         tokio::time::sleep(self.luck.answer()).await;
     }
@@ -153,8 +153,8 @@ impl TransportLayer for Witness {
         &*self.inner
     }
 
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
-        let positions: Vec<i64> = chunk.messages.iter().map(|stored| stored.position.0).collect();
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
+        let positions: Vec<i64> = batch.messages.iter().map(|stored| stored.position.0).collect();
         self.trace.say(format!("relay {} sends {positions:?}", self.relay));
         let heard = Heard {
             inner: Outcomes::new(positions.len()),
@@ -163,7 +163,7 @@ impl TransportLayer for Witness {
             positions,
             trace: &self.trace,
         };
-        self.inner.publish(chunk, &heard.inner).await;
+        self.inner.publish(batch, &heard.inner).await;
     }
 
     async fn close(&self) {}

@@ -136,7 +136,7 @@ impl Transport for ToyTransport {
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
         let mut broker = self.open("subscribe")?;
         if subscription.topics.is_empty() || subscription.prefetch == 0 {
-            let words = "a subscription needs a topic, and a prefetch of at least 1";
+            let words = "a subscription needs topics, and a prefetch of at least 1";
             return Err(TransportError::new(TransportErrorKind::Invalid, "subscribe", words));
         }
         broker.last_member += 1;
