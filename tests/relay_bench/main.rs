@@ -52,7 +52,7 @@ struct Cli {
     /// kafka or redis. Except for postgres, `throughput` only.
     #[arg(long, global = true, default_value = "postgres-rabbitmq")]
     pair: Pair,
-    /// A setting of the tuned relay, such as batch=2000; repeat it for another one.
+    /// A setting of the tuned relay, such as fetch_batch=2000; repeat it for another one.
     #[arg(long, global = true, value_name = "NAME=NUMBER")]
     tuned: Vec<Setting>,
     /// The folder for relay.json and relay.svg.

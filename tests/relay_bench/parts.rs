@@ -150,7 +150,7 @@ mod of_tuned {
 
     #[test]
     fn what_was_asked_for_comes_last() {
-        let asked: Setting = "batch=7".parse().unwrap();
+        let asked: Setting = "fetch_batch=7".parse().unwrap();
         let all = tuned(&[asked]);
         assert_eq!(all.last(), Some(&asked));
         assert!(all.len() > 1);
@@ -158,7 +158,7 @@ mod of_tuned {
 
     #[test]
     fn what_is_no_setting_is_named_with_those_that_are() {
-        for wrong in ["batch", "batch=many", "speed=3", "batch=-1"] {
+        for wrong in ["fetch_batch", "fetch_batch=many", "speed=3", "fetch_batch=-1"] {
             let problem = wrong.parse::<Setting>().unwrap_err();
             assert!(!problem.is_empty(), "{wrong}");
         }

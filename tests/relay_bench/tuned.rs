@@ -5,7 +5,7 @@ use std::str::FromStr;
 use outbox_engine::RelayBuilder;
 use serde::{Deserialize, Serialize};
 
-/// A setting of the relay, such as `batch=2000`.
+/// A setting of the relay, such as `fetch_batch=2000`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Setting {
     name: Name,
@@ -14,32 +14,32 @@ pub(crate) struct Setting {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Name {
-    Batch,
+    FetchBatch,
     PublishBatch,
-    Credit,
-    CreditBytes,
-    Depth,
+    MaxInFlight,
+    MaxInFlightBytes,
+    MaxUnconfirmedBatches,
     Lanes,
     PerKey,
 }
 
 const NAMES: [(&str, Name); 7] = [
-    ("batch", Name::Batch),
-    ("batch", Name::PublishBatch),
-    ("credit", Name::Credit),
-    ("max_in_flight_bytes", Name::CreditBytes),
-    ("depth", Name::Depth),
+    ("fetch_batch", Name::FetchBatch),
+    ("publish_batch", Name::PublishBatch),
+    ("max_in_flight", Name::MaxInFlight),
+    ("max_in_flight_bytes", Name::MaxInFlightBytes),
+    ("max_unconfirmed_batches", Name::MaxUnconfirmedBatches),
     ("lanes", Name::Lanes),
     ("per_key", Name::PerKey),
 ];
 
 /// Larger batches in more memory.
 const TUNED: [(Name, usize); 5] = [
-    (Name::Batch, 2_000),
-    (Name::Credit, 8_000),
-    (Name::CreditBytes, 64 << 20),
+    (Name::FetchBatch, 2_000),
+    (Name::MaxInFlight, 8_000),
+    (Name::MaxInFlightBytes, 64 << 20),
     (Name::Lanes, 2),
-    (Name::Depth, 4),
+    (Name::MaxUnconfirmedBatches, 4),
 ];
 
 /// Returns the settings of the tuned relay: the defaults here, and then the requested ones.
@@ -51,11 +51,11 @@ pub(crate) fn tuned(asked: &[Setting]) -> Vec<Setting> {
 /// Returns a relay with these settings. Of two with one name the later one counts.
 pub(crate) fn apply(settings: &[Setting], relay: RelayBuilder) -> RelayBuilder {
     settings.iter().fold(relay, |relay, Setting { name, value }| match name {
-        Name::Batch => relay.fetch_batch(*value),
+        Name::FetchBatch => relay.fetch_batch(*value),
         Name::PublishBatch => relay.publish_batch(*value),
-        Name::Credit => relay.max_in_flight(*value),
-        Name::CreditBytes => relay.max_in_flight_bytes(*value),
-        Name::Depth => relay.max_unconfirmed_batches(*value),
+        Name::MaxInFlight => relay.max_in_flight(*value),
+        Name::MaxInFlightBytes => relay.max_in_flight_bytes(*value),
+        Name::MaxUnconfirmedBatches => relay.max_unconfirmed_batches(*value),
         Name::Lanes => relay.lanes(*value),
         Name::PerKey => relay.per_key(*value),
     })
