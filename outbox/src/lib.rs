@@ -3,16 +3,16 @@
 
 #[doc(inline)]
 pub use outbox_contract::{
-    Admin, AppendError, Codec, Consumer, DomainEvent, EventKey, Exhausted, Headers, Json, Key, KeyId,
-    Message, MessageId, Outbox, RetryPolicy, Route, Store, StoreError, StoreErrorKind, Timestamp, Topic,
-    Transactional, Transport, admin, async_trait, backend, inbox_route,
+    Admin, AppendError, AppendOptions, Codec, Consumer, DomainEvent, EventKey, Exhausted, Headers, Json, Key,
+    KeyId, Message, MessageId, Outbox, RetryPolicy, Route, Store, StoreError, StoreErrorKind, Timestamp,
+    Topic, Transactional, Transport, admin, async_trait, backend, inbox_route,
 };
 pub use outbox_derive::DomainEvent;
 #[doc(inline)]
 pub use outbox_engine::{
     Aggregate, EventHandler, EventLog, HandlerContext, HandlerError, Health, Inbox, InboxHandle, Mediator,
-    MessageHandler, Mode, Relay, RelayHandle, StartError, Status, UnitOfWork, UnknownType, VersionMismatch,
-    WorkError, handler_fn,
+    MessageHandler, Mode, Relay, RelayHandle, Service, ServiceHandle, StartError, Status, UnitOfWork,
+    UnknownType, VersionMismatch, WorkError,
 };
 
 // Names used by derived code: see the crate `outbox-derive`.
@@ -25,14 +25,16 @@ pub mod error {
         AppendError, CodecError, Failure, MessageError, NameError, Rejection, StoreError, StoreErrorKind,
         TransportError, TransportErrorKind,
     };
-    pub use outbox_engine::{HandlerError, HandlerFailure, StartError, VersionMismatch, WorkError};
+    pub use outbox_engine::{
+        HandlerError, HandlerFailure, ShutdownError, StartError, VersionMismatch, WorkError,
+    };
 }
 
 /// The inbox: its builder, configuration and figures.
 pub mod inbox {
     pub use outbox_engine::{
         HandlerContext, HandlerFailure, HandlerOptions, Inbox, InboxBuilder, InboxConfig, InboxHandle,
-        InboxStats, MessageHandler, Mode, UnknownType, handler_fn,
+        InboxStats, MessageHandler, Mode, UnknownType,
     };
 }
 
@@ -47,6 +49,11 @@ pub mod relay {
     pub use outbox_engine::{
         Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayObserver, RelayStats, StartError, Status,
     };
+}
+
+/// The service: its builder and handle.
+pub mod service {
+    pub use outbox_engine::{Service, ServiceBuilder, ServiceHandle, ShutdownError};
 }
 
 /// Names of all metrics, and the spans of consumers.
@@ -132,6 +139,7 @@ pub mod prelude {
     pub use crate::{
         Admin, Aggregate, Consumer, DomainEvent, EventHandler, EventLog, Exhausted, HandlerContext,
         HandlerError, Inbox, InboxHandle, Key, KeyId, Mediator, Message, Outbox, Relay, RelayHandle,
-        RetryPolicy, Route, Store, Topic, Transactional, Transport, UnitOfWork, VersionMismatch, WorkError,
+        RetryPolicy, Route, Service, ServiceHandle, Store, Topic, Transactional, Transport, UnitOfWork,
+        VersionMismatch, WorkError,
     };
 }

@@ -10,15 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
 use outbox_contract::{Message, Store, Topic, Transport};
-use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, Inbox, handler_fn};
+use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, Inbox};
 use outbox_servers::{Kafka, OrSkip, RabbitMq};
+use outbox_store_postgres::PostgresStore;
 use outbox_tests::fresh::{fresh_topic, make_kafka_topic};
 use outbox_tests::record::{PATIENCE, until};
 use outbox_transport_kafka::KafkaTransport;
 use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
-use sqlx::{Postgres, Transaction};
 
 use crate::inbox::real::{Database, by_key, named, patient, publish, write};
 
@@ -63,22 +62,17 @@ fn messages(topic: &Topic) -> Vec<Message> {
 async fn others_flow(database: &Database, transport: Arc<dyn Transport>, topic: &Topic) {
     let (fails, attempts) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU32::new(0)));
     let (broken, tried) = (Arc::clone(&fails), Arc::clone(&attempts));
-    let handler = handler_fn(
-        move |tx: &mut Transaction<'static, Postgres>, message: Message, _: HandlerContext<'_>| {
-            let failed = message.order_key().as_str() == FAILING && broken.load(Ordering::SeqCst);
-            if failed {
-                tried.fetch_add(1, Ordering::SeqCst);
-            }
-            async move {
-                write(tx, CONSUMER, &message).await?;
-                if failed {
-                    return Err(HandlerError::from(HandlerFailure::failed("tested", "not yet")));
-                }
-                Ok(())
-            }
-            .boxed()
-        },
-    );
+    let handler = async move |message: Message, context: &mut HandlerContext<'_, PostgresStore>| {
+        let failed = message.order_key().as_str() == FAILING && broken.load(Ordering::SeqCst);
+        if failed {
+            tried.fetch_add(1, Ordering::SeqCst);
+        }
+        write(context.tx(), CONSUMER, &message).await?;
+        if failed {
+            return Err(HandlerError::from(HandlerFailure::failed("tested", "not yet")));
+        }
+        Ok(())
+    };
     let inbox = Inbox::builder(database.store.clone(), Arc::clone(&transport))
         // Named after the topic, as it is no other test's either.
         .consumer(topic.as_str())

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use outbox_contract::Message;
-use outbox_engine::{HandlerContext, Inbox, handler_fn};
+use outbox_engine::{HandlerContext, HandlerError, Inbox};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use outbox_testkit::eventually;
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{Postgres, Transaction};
 
 use crate::inbox::file_broker::{FileBroker, Sent};
 use crate::inbox::real::{Database, write};
@@ -42,10 +41,9 @@ async fn a_busy_inbox_keeps_its_connection_for_a_while_and_an_idle_one_gives_it_
     let sent: Vec<Sent> =
         (0..MESSAGES).map(|at| Sent { id: uuid::Uuid::now_v7(), key: format!("key-{}", at % 7) }).collect();
     broker.send(&sent);
-    let handler =
-        handler_fn(|tx: &mut Transaction<'static, Postgres>, message: Message, _: HandlerContext<'_>| {
-            async move { Ok(write(tx, "inventory", &message).await?) }.boxed()
-        });
+    let handler = async |message: Message, context: &mut HandlerContext<'_, PostgresStore>| {
+        Ok::<_, HandlerError>(write(context.tx(), "inventory", &message).await?)
+    };
     let inbox = Inbox::builder(store, broker.clone())
         .consumer("inventory")
         .topic("orders")

@@ -3,14 +3,21 @@
 
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use outbox_contract::admin::Filter;
 use outbox_contract::{Admin, Message, RetryPolicy, Store};
-use outbox_engine::{HandlerContext, Inbox, handler_fn};
+use outbox_engine::{HandlerContext, HandlerError, Inbox};
 use outbox_store_sqlite::SqliteStore;
-use sqlx::{Sqlite, Transaction};
 
 use crate::inbox::file_broker::{FileBroker, Sent};
+
+async fn reserve(
+    message: Message,
+    context: &mut HandlerContext<'_, SqliteStore>,
+) -> Result<(), HandlerError> {
+    let insert = sqlx::query("insert into reserved values (?)").bind(message.order_key().as_str());
+    insert.execute(context.tx()).await?;
+    Ok(())
+}
 
 #[tokio::test]
 async fn a_constraint_that_is_checked_at_the_commit_fails_its_message_and_no_other() {
@@ -29,21 +36,10 @@ async fn a_constraint_that_is_checked_at_the_commit_fails_its_message_and_no_oth
         .map(|key| Sent { id: uuid::Uuid::now_v7(), key: key.to_owned() })
         .into();
     broker.send(&sent);
-    let handler =
-        handler_fn(|tx: &mut Transaction<'static, Sqlite>, message: Message, _: HandlerContext<'_>| {
-            async move {
-                sqlx::query("insert into reserved values (?)")
-                    .bind(message.order_key().as_str())
-                    .execute(&mut **tx)
-                    .await?;
-                Ok(())
-            }
-            .boxed()
-        });
     let inbox = Inbox::builder(store.clone(), broker.clone())
         .consumer("inventory")
         .topic("orders")
-        .on_any(handler)
+        .on_any(reserve)
         .batch(4)
         .retry(RetryPolicy { max_attempts: 1, ..RetryPolicy::default() })
         .start()
@@ -58,7 +54,7 @@ async fn a_constraint_that_is_checked_at_the_commit_fails_its_message_and_no_oth
     let reserved: Vec<String> =
         sqlx::query_scalar("select article from reserved").fetch_all(store.pool()).await.unwrap();
     assert_eq!(reserved, ["lamp", "lamp", "lamp"]);
-    let dead = store.dead_letters(&Filter::default()).await.unwrap();
+    let dead = store.dead_letters(&Filter::all_routes()).await.unwrap();
     assert_eq!(dead.len(), 1);
     assert_eq!(dead[0].last_failure.as_ref().map(|failure| &*failure.class), Some("commit"));
     assert_eq!(inbox.stats().resets, 0);

@@ -5,14 +5,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use outbox_contract::backend::RelayId;
 use outbox_contract::{Consumer, Message, RetryPolicy, Store, inbox_route};
-use outbox_engine::{
-    HandlerContext, HandlerError, HandlerFailure, Inbox, InboxHandle, Mode, Step, handler_fn,
-};
+use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, Inbox, InboxHandle, Mode, Step};
 use outbox_store_sqlite::SqliteStore;
-use sqlx::{Sqlite, Transaction};
 
 use crate::inbox::file_broker::FileBroker;
 
@@ -41,34 +37,34 @@ pub(crate) async fn open(folder: &Path) -> SqliteStore {
     store
 }
 
-/// Writes its effect and emits an event. The failing key fails a few times in each life of the
+/// Writes its effect and publishes an event. The failing key fails a few times in each life of the
 /// process.
-async fn start(store: SqliteStore, broker: FileBroker) -> InboxHandle {
+async fn reserve(
+    message: Message,
+    context: &mut HandlerContext<'_, SqliteStore>,
+) -> Result<(), HandlerError> {
     static FAILURES: AtomicU32 = AtomicU32::new(0);
-    let handler =
-        handler_fn(|tx: &mut Transaction<'static, Sqlite>, message: Message, context: HandlerContext<'_>| {
-            async move {
-                let key = message.order_key();
-                sqlx::query("insert into effects (id, key) values (?, ?)")
-                    .bind(message.id.to_string())
-                    .bind(key.as_str())
-                    .execute(&mut **tx)
-                    .await?;
-                let emitted = Message::new("stock".parse()?, "stock.reserved").with_key(key.as_str())?;
-                context.emit_message(emitted.with_header("of", message.id.to_string())?)?;
-                if key.as_str() == FAILING && FAILURES.fetch_add(1, Ordering::SeqCst) < 4 {
-                    return Err(HandlerError::from(HandlerFailure::failed("tested", "not yet")));
-                }
-                Ok(())
-            }
-            .boxed()
-        });
+    let key = message.order_key();
+    sqlx::query("insert into effects (id, key) values (?, ?)")
+        .bind(message.id.to_string())
+        .bind(key.as_str())
+        .execute(context.tx())
+        .await?;
+    let published = Message::new("stock".parse()?, "stock.reserved").with_key(key.as_str())?;
+    context.publish_message(published.with_header("of", message.id.to_string())?)?;
+    if key.as_str() == FAILING && FAILURES.fetch_add(1, Ordering::SeqCst) < 4 {
+        return Err(HandlerFailure::failed("tested", "not yet").into());
+    }
+    Ok(())
+}
+
+async fn start(store: SqliteStore, broker: FileBroker) -> InboxHandle {
     let stored = std::env::var(MODE).is_ok_and(|mode| mode == "stored");
     let batch = std::env::var(BATCH).ok().and_then(|batch| batch.parse().ok()).unwrap_or(1);
     let inbox = Inbox::builder(store, broker)
         .consumer("inventory")
         .topic("orders")
-        .on_any(handler)
+        .on_any(reserve)
         .mode(if stored { Mode::Stored } else { Mode::Direct })
         .batch(batch)
         .tries(2)

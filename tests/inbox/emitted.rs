@@ -5,17 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use outbox_contract::{Message, Outgoing, Topic, Transactional, Transport};
-use outbox_engine::{
-    HandlerContext, HandlerError, HandlerFailure, Inbox, InboxBuilder, Mode, Relay, handler_fn,
-};
+use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, Inbox, InboxBuilder, Mode, Relay};
 use outbox_servers::{OrSkip, RabbitMq};
 use outbox_store_postgres::PostgresStore;
 use outbox_tests::fresh::fresh_topic;
 use outbox_tests::record::{PATIENCE, until};
 use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
-use sqlx::{Postgres, Transaction};
 
 use crate::inbox::real::{Database, by_key, named, patient, publish, write};
 
@@ -53,35 +49,24 @@ async fn from_service_to_service(mode: Mode) {
         .consumer(reserved.clone(), "shop".parse().unwrap());
     let transport = Arc::new(transport.build().unwrap());
 
-    let (failures, emits) = (AtomicU32::new(0), reserved.clone());
-    let reserving = handler_fn(
-        move |tx: &mut Transaction<'static, Postgres>, message: Message, context: HandlerContext<'_>| {
-            let fails =
-                message.order_key().as_str() == FAILING && failures.fetch_add(1, Ordering::SeqCst) < 6;
-            let emitted =
-                Message::new(emits.clone(), "stock.reserved").with_key(message.order_key().as_str());
-            async move {
-                write(tx, "stock", &message).await?;
-                // A new message in each try, of which one must arrive; it names its order.
-                context.emit_message(emitted?.with_header("of", message.id.to_string())?)?;
-                if fails {
-                    return Err(HandlerError::from(HandlerFailure::failed("tested", "not yet")));
-                }
-                Ok(())
-            }
-            .boxed()
-        },
-    );
-    let noting =
-        handler_fn(|tx: &mut Transaction<'static, Postgres>, message: Message, _: HandlerContext<'_>| {
-            async move {
-                let of = message.headers.get("of").ok_or("it does not say what it is for")?.parse()?;
-                // Recorded under the id of its order.
-                write(tx, "shop", &message.clone().with_id(of)).await?;
-                Ok(())
-            }
-            .boxed()
-        });
+    let (failures, publishes) = (Arc::new(AtomicU32::new(0)), reserved.clone());
+    let reserving = async move |message: Message, context: &mut HandlerContext<'_, PostgresStore>| {
+        let fails = message.order_key().as_str() == FAILING && failures.fetch_add(1, Ordering::SeqCst) < 6;
+        write(context.tx(), "stock", &message).await?;
+        // A new message in each attempt, of which one must arrive; it names its order.
+        let published = Message::new(publishes, "stock.reserved").with_key(message.order_key().as_str())?;
+        context.publish_message(published.with_header("of", message.id.to_string())?)?;
+        if fails {
+            return Err(HandlerError::from(HandlerFailure::failed("tested", "not yet")));
+        }
+        Ok(())
+    };
+    let noting = async |message: Message, context: &mut HandlerContext<'_, PostgresStore>| {
+        let of = message.headers.get("of").ok_or("it does not say what it is for")?.parse()?;
+        // Recorded under the id of its order.
+        write(context.tx(), "shop", &message.clone().with_id(of)).await?;
+        Ok::<_, HandlerError>(())
+    };
     let first = inbox(&stock, &transport, "stock", &orders).mode(mode).on_any(reserving);
     let second = inbox(&shop, &transport, "shop", &reserved).mode(mode).on_any(noting);
     let inboxes = [first.start().await.unwrap(), second.start().await.unwrap()];

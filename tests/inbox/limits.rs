@@ -12,7 +12,7 @@ use outbox_testkit::{Feed, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-async fn nothing<Tx>(_: &mut Tx, _: Message, _: HandlerContext<'_>) -> Result<(), HandlerError> {
+async fn nothing<S: Transactional>(_: Message, _: &mut HandlerContext<'_, S>) -> Result<(), HandlerError> {
     Ok(())
 }
 

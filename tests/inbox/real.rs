@@ -10,7 +10,7 @@ use outbox_contract::{Message, RetryPolicy, Route, Store, Timestamp, Transport};
 use outbox_servers::{OrSkip, Postgres, PostgresServer};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use outbox_tests::record::PATIENCE;
-use sqlx::{Executor, Transaction};
+use sqlx::Executor;
 
 /// The database. Its server ends with it, unless it is shared.
 pub(crate) struct Database {
@@ -70,7 +70,7 @@ pub(crate) fn named<'m>(
 
 /// Writes the effect of a message.
 pub(crate) async fn write(
-    tx: &mut Transaction<'static, sqlx::Postgres>,
+    tx: &mut sqlx::PgConnection,
     consumer: &str,
     message: &Message,
 ) -> Result<(), sqlx::Error> {
@@ -78,7 +78,7 @@ pub(crate) async fn write(
         .bind(consumer)
         .bind(message.order_key().as_str())
         .bind(message.id.to_string())
-        .execute(&mut **tx)
+        .execute(tx)
         .await?;
     Ok(())
 }

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use outbox_contract::Message;
-use outbox_engine::{HandlerContext, Inbox, InboxBuilder, InboxHandle, Mode, handler_fn};
+use outbox_engine::{HandlerContext, HandlerError, Inbox, InboxBuilder, InboxHandle, Mode};
 use outbox_store_postgres::PostgresStore;
 use serde::{Deserialize, Serialize};
-use sqlx::{Postgres, Transaction};
 
 use crate::bench::{UPDATE, consumer, store, topic, transport};
 use crate::child::{finished, measured, ready, tell};
@@ -28,16 +26,7 @@ impl Consume {
         let inbox = builder(store(&self.store).await, &self.broker)
             .mode(if self.stored { Mode::Stored } else { Mode::Direct })
             .batch(self.batch)
-            .on_any(handler_fn(
-                |tx: &mut Transaction<'static, Postgres>, message: Message, _: HandlerContext<'_>| {
-                    async move {
-                        let update = sqlx::query(UPDATE).bind(message.order_key().as_str());
-                        update.execute(&mut **tx).await?;
-                        Ok(())
-                    }
-                    .boxed()
-                },
-            ));
+            .on_any(add);
         ready().await;
         let mut running = None;
         let done = measured(self.messages, async {
@@ -52,6 +41,11 @@ impl Consume {
             stop(inbox).await;
         }
     }
+}
+
+async fn add(message: Message, context: &mut HandlerContext<'_, PostgresStore>) -> Result<(), HandlerError> {
+    sqlx::query(UPDATE).bind(message.order_key().as_str()).execute(context.tx()).await?;
+    Ok(())
 }
 
 /// Returns an inbox for all parts of the benchmark: with the defaults.

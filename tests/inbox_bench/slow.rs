@@ -5,11 +5,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use outbox_contract::{Message, MessageId, Transport};
-use outbox_engine::{HandlerContext, handler_fn};
+use outbox_engine::{HandlerContext, HandlerError};
+use outbox_store_postgres::PostgresStore;
 use serde::{Deserialize, Serialize};
-use sqlx::{Postgres, Transaction};
 use tokio::time::Instant;
 
 use crate::bench::{Bench, UPDATE, store, transport};
@@ -44,21 +43,16 @@ impl Slow {
         let (sent, handled) = (Times::default(), Times::default());
         let ends = Arc::clone(&handled);
         let inbox = builder(store(&self.store).await, &self.broker);
-        let inbox = inbox.on_any(handler_fn(
-            move |tx: &mut Transaction<'static, Postgres>, message: Message, _: HandlerContext<'_>| {
-                let ends = Arc::clone(&ends);
-                async move {
-                    let key = message.order_key();
-                    sqlx::query(UPDATE).bind(key.as_str()).execute(&mut **tx).await?;
-                    if key.as_str() == "slow" {
-                        tokio::time::sleep(SLOW).await;
-                    }
-                    note(&ends, message.id);
-                    Ok(())
+        let inbox =
+            inbox.on_any(async move |message: Message, context: &mut HandlerContext<'_, PostgresStore>| {
+                let key = message.order_key();
+                sqlx::query(UPDATE).bind(key.as_str()).execute(context.tx()).await?;
+                if key.as_str() == "slow" {
+                    tokio::time::sleep(SLOW).await;
                 }
-                .boxed()
-            },
-        ));
+                note(&ends, message.id);
+                Ok::<_, HandlerError>(())
+            });
         let inbox = inbox.start().await.expect("the inbox starts");
         let transport = transport(&self.broker);
         ready().await;

@@ -153,7 +153,7 @@ impl Story {
     /// Waits until a message is a dead letter of a route, and checks that no other is. It may be
     /// several, one for each time that it arrived.
     async fn died(&self, route: &Route, message: &Message) {
-        let filter = Filter { route: Some(route.clone()), ..Filter::default() };
+        let filter = Filter { route: Some(route.clone()), ..Filter::all_routes() };
         let store = self.ledger.store();
         let dead = async || -> BTreeSet<MessageId> {
             // A busy database is queried again.

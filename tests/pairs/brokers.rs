@@ -42,7 +42,7 @@ async fn a_message_that_the_broker_never_takes_becomes_a_dead_letter_and_its_key
     world.append(before.chain([poison]).chain(after)).await;
     world.write(2, 5);
     world.more(300).await;
-    let dead = async || world.store.dead_letters(&Filter::default()).await.unwrap();
+    let dead = async || world.store.dead_letters(&Filter::all_routes()).await.unwrap();
     let died = async || {
         let now = world.record.now();
         let died = !dead().await.is_empty();

@@ -109,8 +109,8 @@ pub async fn open(url: &str) -> Result<Arc<dyn Ledger>, Failed> {
     })
 }
 
-/// The transaction of a database.
-pub(crate) type TxOf<E> = <<E as Effects>::Store as Transactional>::Tx<'static>;
+/// The connection of a database's transaction.
+pub(crate) type ConnectionOf<E> = <<E as Effects>::Store as Transactional>::Connection;
 
 /// Differences between databases. There is no unique constraint on ids: the test must see a double
 /// effect, and not prevent it.
@@ -125,7 +125,7 @@ pub(crate) trait Effects: Clone + Send + Sync + 'static {
     /// Records an effect in the handler's transaction.
     fn note(
         &self,
-        tx: &mut TxOf<Self>,
+        tx: &mut ConnectionOf<Self>,
         key: &str,
         id: MessageId,
     ) -> impl Future<Output = Result<(), HandlerError>> + Send;

@@ -5,14 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use outbox_contract::backend::RelayId;
 use outbox_contract::{Message, RetryPolicy, Transport};
-use outbox_engine::{
-    HandlerContext, HandlerError, HandlerFailure, Inbox, InboxHandle, Mode, Step, handler_fn,
-};
+use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, Inbox, InboxHandle, Mode, Step};
 
-use crate::ledger::{Effects, Failed, TxOf};
+use crate::ledger::{Effects, Failed};
 use crate::pair::Pair;
 
 /// Settings of an inbox's life, and the point of its death. A process receives it through the
@@ -82,24 +79,19 @@ impl Life {
         transport: Arc<dyn Transport>,
     ) -> Result<InboxHandle, Failed> {
         let times = AtomicU32::new(0);
-        let failures = AtomicU32::new(0);
-        let effects = database.clone();
-        let handler = handler_fn(move |tx: &mut TxOf<E>, message: Message, _: HandlerContext<'_>| {
+        let (effects, failures) = (database.clone(), Arc::new(AtomicU32::new(0)));
+        let handler = async move |message: Message, context: &mut HandlerContext<'_, E::Store>| {
             let fails =
                 message.order_key().as_str() == Self::FAILING && failures.fetch_add(1, Ordering::SeqCst) < 4;
-            let effects = effects.clone();
-            async move {
-                effects.note(tx, message.order_key().as_str(), message.id).await?;
-                if fails {
-                    return Err(HandlerError::from(HandlerFailure::failed("tested", "not yet")));
-                }
-                if message.payload == Self::POISON {
-                    return Err(HandlerError::from(HandlerFailure::rejected("tested", "never")));
-                }
-                Ok(())
+            effects.note(context.tx(), message.order_key().as_str(), message.id).await?;
+            if fails {
+                return Err(HandlerError::from(HandlerFailure::failed("tested", "not yet")));
             }
-            .boxed()
-        });
+            if message.payload == Self::POISON {
+                return Err(HandlerError::from(HandlerFailure::rejected("tested", "never")));
+            }
+            Ok(())
+        };
         let retry = RetryPolicy {
             // Each life fails anew: no number of them may make a dead letter.
             max_attempts: 10_000,

@@ -16,14 +16,14 @@ pub(crate) trait Database: Transactional + Clone {
 
     /// Returns the number of rows that a statement changed.
     fn execute(
-        tx: &mut Self::Tx<'static>,
+        tx: &mut Self::Connection,
         sql: &'static str,
         values: &[i64],
     ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
 
     /// Returns the number that a query returns.
     fn number(
-        tx: &mut Self::Tx<'static>,
+        tx: &mut Self::Connection,
         sql: &'static str,
         values: &[i64],
     ) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
@@ -35,21 +35,21 @@ macro_rules! database {
             const SIDE_BY_SIDE: bool = $side_by_side;
 
             async fn execute(
-                tx: &mut Self::Tx<'static>,
+                tx: &mut Self::Connection,
                 sql: &'static str,
                 values: &[i64],
             ) -> Result<u64, sqlx::Error> {
                 let query = values.iter().fold(sqlx::query(sql), |query, value| query.bind(*value));
-                Ok(query.execute(&mut **tx).await?.rows_affected())
+                Ok(query.execute(tx).await?.rows_affected())
             }
 
             async fn number(
-                tx: &mut Self::Tx<'static>,
+                tx: &mut Self::Connection,
                 sql: &'static str,
                 values: &[i64],
             ) -> Result<i64, sqlx::Error> {
                 let query = values.iter().fold(sqlx::query(sql), |query, value| query.bind(*value));
-                query.fetch_one(&mut **tx).await?.try_get(0)
+                query.fetch_one(tx).await?.try_get(0)
             }
         }
     };
@@ -63,9 +63,9 @@ async fn with_table<D: Database>(store: D) -> D {
     let mut tx = store.begin().await.unwrap();
     let create =
         "create table counters (id bigint primary key, value bigint not null, version bigint not null)";
-    D::execute(&mut tx, create, &[]).await.unwrap();
+    D::execute(D::connection(&mut tx), create, &[]).await.unwrap();
     for id in 0..10 {
-        D::execute(&mut tx, "insert into counters values ($1, 0, 0)", &[id]).await.unwrap();
+        D::execute(D::connection(&mut tx), "insert into counters values ($1, 0, 0)", &[id]).await.unwrap();
     }
     store.commit(tx).await.into_result().unwrap();
     store

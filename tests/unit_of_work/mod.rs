@@ -71,7 +71,8 @@ async fn count<D: Database>(work: &mut UnitOfWork<D>, id: i64) -> Result<(), Han
 
 async fn value<D: Database>(store: &D, id: i64) -> i64 {
     let mut tx = store.begin().await.unwrap();
-    let value = D::number(&mut tx, "select value from counters where id = $1", &[id]).await.unwrap();
+    let value =
+        D::number(D::connection(&mut tx), "select value from counters where id = $1", &[id]).await.unwrap();
     store.rollback(tx).await.unwrap();
     value
 }
@@ -93,7 +94,7 @@ async fn rows_and_events_commit_together_or_not_at_all<D: Database>(store: D) {
         let mut work = mediator.begin().await.unwrap();
         count(&mut work, 0).await.unwrap();
         for key in keys {
-            work.record(Counted { key }).unwrap();
+            work.publish(Counted { key }).unwrap();
         }
         assert_eq!(work.commit().await.is_ok(), commits);
     }
@@ -124,7 +125,7 @@ async fn writers_with_versions_lose_no_update<D: Database>(store: D) {
                         let update = "update counters set value = $1 + 1, version = $2 + 1 where id = $3 and version = $4";
                         let rows = D::execute(work.tx(), update, &[version, version, 0, version]).await?;
                         VersionMismatch::check(rows, "counter 0", version)?;
-                        work.record(Counted { key: 0 })?;
+                        work.publish(Counted { key: 0 })?;
                         Ok(())
                     })
                     .await?;
@@ -149,7 +150,7 @@ async fn units_that_raise_events_of_the_same_keys_in_different_orders_never_dead
                 let keys: Vec<i64> =
                     if (writer + round) % 2 == 0 { (0..8).collect() } else { (0..8).rev().collect() };
                 for key in keys {
-                    work.record(Counted { key })?;
+                    work.publish(Counted { key })?;
                     tokio::task::yield_now().await;
                 }
                 work.commit().await?; // not begun again: a conflict fails the test
@@ -181,7 +182,7 @@ async fn units_whose_own_statements_deadlock_begin_again<D: Database>(store: D) 
                             both_have_one.wait().await;
                         }
                         count(work, second).await?;
-                        work.record(Counted { key: first })?;
+                        work.publish(Counted { key: first })?;
                         Ok(())
                     })
                     .await?;

@@ -16,14 +16,19 @@ fn said<'l>(lines: impl IntoIterator<Item = &'l str>) -> Vec<&'l str> {
 }
 
 #[test]
-fn the_fifteen_lines_are_those_of_the_quick_start() {
+fn the_first_lines_of_code_are_those_of_the_quick_start() {
     let (page, source) = (read("README.md"), read("examples/quick_start/src/main.rs"));
-    let shown = page.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
-    let shown = said(shown.expect("the README shows code").lines());
-    let parts = ["event", "relay", "append"].map(|part| anchored(&source, part).expect(part));
-    assert_eq!(shown, said(parts.concat()));
-    let code = shown.iter().filter(|line| !line.starts_with("//")).count();
-    assert!(code <= 15, "{code} lines of code");
+    let block = |number: usize| {
+        let block = page.split("```rust\n").nth(number).and_then(|rest| rest.split("```").next());
+        said(block.expect("the README shows code").lines())
+    };
+    let parts = |names: &[&str]| -> Vec<&str> {
+        names.iter().flat_map(|part| said(anchored(&source, part).expect(part))).collect()
+    };
+    assert_eq!(block(1), parts(&["event"]));
+    assert_eq!(block(2), parts(&["handler", "service", "append", "stop"]));
+    let code = block(2).iter().filter(|line| !line.starts_with("//") && **line != "}").count();
+    assert!(code <= 16, "{code} lines of code");
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub(crate) async fn create_table(store: &SqliteStore) -> Result<(), sqlx::Error>
 pub(crate) async fn read(work: &mut Work, id: i64) -> Result<Contact, HandlerError> {
     let row = sqlx::query("select name, email, version from contacts where id = ?")
         .bind(id)
-        .fetch_optional(&mut **work.tx())
+        .fetch_optional(work.tx())
         .await?
         .ok_or_else(|| format!("there is no contact {id}"))?;
     let (name, email, version) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
@@ -45,7 +45,7 @@ pub(crate) async fn write(work: &mut Work, contact: &mut Contact) -> Result<(), 
         .bind(&contact.email)
         .bind(contact.version)
         .bind(contact.id)
-        .execute(&mut **work.tx())
+        .execute(work.tx())
         .await?;
     VersionMismatch::check(done.rows_affected(), format!("contact {}", contact.id), contact.version)?;
     contact.version += 1;

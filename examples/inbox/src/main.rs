@@ -3,16 +3,16 @@
 //!
 //! `cargo run -p inbox`
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::Path;
-use std::time::Duration;
 
 use outbox::inbox::HandlerFailure;
 use outbox::prelude::*;
-use outbox_testkit::eventually;
 use serde::{Deserialize, Serialize};
+use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
-use sqlx::{Sqlite, SqlitePool, Transaction};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 // ANCHOR: events
 #[derive(Serialize, Deserialize, DomainEvent)]
@@ -34,115 +34,114 @@ struct StockReserved {
 
 // ANCHOR: handler
 async fn reserve_stock(
-    tx: &mut Transaction<'static, Sqlite>,
     order: OrderPlaced,
-    context: HandlerContext<'_>,
+    context: &mut HandlerContext<'_, SqliteStore>,
 ) -> Result<(), HandlerError> {
     let OrderPlaced { order_id, article, count } = order;
-    let taken = sqlx::query("update stock set count = count - ? where article = ? and count >= ?")
+    let taken = sqlx::query("update stock set count = count - ?1 where article = ?2 and count >= ?1")
         .bind(count)
         .bind(&article)
-        .bind(count)
-        .execute(&mut **tx)
+        .execute(context.tx())
         .await?;
     if taken.rows_affected() == 0 {
         // A retry would not help: it becomes a dead letter, for an operator to look at.
-        // Alternatively, emit an event that reports it, as `two_services` does.
+        // Alternatively, publish an event that reports it, as `two_services` does.
         let words = format!("order {order_id}: there are no {count} of {article:?}");
         return Err(HandlerFailure::rejected("out-of-stock", words).into());
     }
-    context.emit(&StockReserved { order_id })?;
+    context.publish(&StockReserved { order_id })?;
     Ok(())
 }
 // ANCHOR_END: handler
 
-/// The shop's own handler, for the inventory's answers.
+// ANCHOR: state
+/// State that the shop's handlers share.
+struct Shop {
+    answered: UnboundedSender<u32>,
+}
+
 async fn note_reserved(
-    tx: &mut Transaction<'static, Sqlite>,
     stock: StockReserved,
-    _: HandlerContext<'_>,
+    context: &mut HandlerContext<'_, SqliteStore, Shop>,
 ) -> Result<(), HandlerError> {
     let update = sqlx::query("update orders set reserved = 1 where id = ?").bind(stock.order_id);
-    match update.execute(&mut **tx).await?.rows_affected() {
-        1 => Ok(()),
-        _ => Err(format!("there is no order {}", stock.order_id).into()),
+    if update.execute(context.tx()).await?.rows_affected() == 0 {
+        return Err(format!("there is no order {}", stock.order_id).into());
     }
+    context.state().answered.send(stock.order_id)?;
+    Ok(())
 }
+// ANCHOR_END: state
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
-    let shop = database(&folder.path().join("shop.db")).await?;
-    let inventory = database(&folder.path().join("inventory.db")).await?;
-    sqlx::query("create table stock (article text primary key, count integer not null)")
-        .execute(&inventory)
-        .await?;
-    sqlx::query("insert into stock values ('lamp', 10), ('chair', 10)").execute(&inventory).await?;
-    sqlx::query("create table orders (id integer primary key, reserved integer not null)")
-        .execute(&shop)
-        .await?;
+    let orders = "create table orders (id integer primary key, reserved integer not null)";
+    let stock = "create table stock (article text primary key, count integer not null);
+                 insert into stock values ('lamp', 10), ('chair', 10)";
+    let shop_pool = database(&folder.path().join("shop.db"), orders).await?;
+    let inventory_pool = database(&folder.path().join("inventory.db"), stock).await?;
     // In production, use a broker's. In a process, name the consumers first: then the start order
-    // does not matter.
+    // of the services does not matter.
     let transport = MemoryTransport::builder()
         .consumer("orders".parse()?, "inventory".parse()?)
         .consumer("stock".parse()?, "shop".parse()?)
         .build();
 
-    // ANCHOR: inbox
-    // The inbox holds up to 8 connections (`concurrency`). If the same program answers requests,
-    // give it a pool of its own.
-    let store = SqliteStore::new(inventory.clone());
+    // ANCHOR: inventory
+    let store = SqliteStore::new(inventory_pool.clone());
     store.migrate().await?;
-    // The handler emits into this database, so a relay runs on it.
-    let inventory_relay =
-        Relay::builder(store.clone(), transport.clone()).source("/inventory").start().await?;
-    let inventory_inbox = Inbox::builder(store, transport.clone())
-        .consumer("inventory")
-        .on::<OrderPlaced, _>(reserve_stock)
+    let inventory = Service::builder("inventory", store, transport.clone())
+        .inbox("inventory", |inbox| inbox.on(reserve_stock))
         .start()
         .await?;
-    // ANCHOR_END: inbox
+    // ANCHOR_END: inventory
 
-    let store = SqliteStore::new(shop.clone());
+    let store = SqliteStore::new(shop_pool.clone());
     store.migrate().await?;
-    let outbox = Outbox::new(store.clone());
-    let shop_relay = Relay::builder(store.clone(), transport.clone()).source("/shop").start().await?;
-    let shop_inbox = Inbox::builder(store, transport)
-        .consumer("shop")
-        .on::<StockReserved, _>(note_reserved)
+    let (answered, mut answers) = unbounded_channel();
+    // ANCHOR: shop
+    let shop = Service::builder("shop", store, transport)
+        .state(Shop { answered })
+        .inbox("shop", |inbox| inbox.on(note_reserved))
         .start()
         .await?;
+    // ANCHOR_END: shop
+
     for (order_id, article, count) in [(1, "lamp", 2), (2, "chair", 4), (3, "lamp", 1)] {
-        let order = outbox.encode(&OrderPlaced { order_id, article: article.to_owned(), count })?;
-        let mut tx = shop.begin_with("begin immediate").await?;
+        let order = shop.outbox().encode(&OrderPlaced { order_id, article: article.to_owned(), count })?;
+        let mut tx = shop_pool.begin_with("begin immediate").await?;
         sqlx::query("insert into orders values (?, 0)").bind(order_id).execute(&mut *tx).await?;
         // Twice, as a broker may deliver it: the inventory handles it once.
-        outbox.append_message(&mut tx, order.clone()).await?;
-        outbox.append_message(&mut tx, order).await?;
+        shop.outbox().append_messages(&mut tx, vec![order.clone(), order]).await?;
         tx.commit().await?;
     }
-    if !eventually(Duration::from_secs(60), async || shop_inbox.stats().handled == 3).await {
-        return Err("not every order was answered in time".into());
-    }
-    let stock: Vec<(String, i64)> =
-        sqlx::query_as("select article, count from stock order by article").fetch_all(&inventory).await?;
+
+    let mut known = BTreeSet::new();
+    let all_answered = async {
+        while known.len() < 3 {
+            known.extend(answers.recv().await);
+        }
+    };
+    shop.run_until(all_answered).await?;
+    inventory.run_until(std::future::ready(())).await?;
+
+    let stock: Vec<(String, i64)> = sqlx::query_as("select article, count from stock order by article")
+        .fetch_all(&inventory_pool)
+        .await?;
     for (article, count) in stock {
         println!("{article}: {count} left");
     }
-    println!("{} orders handled, each once", inventory_inbox.stats().handled);
-    let reserved: i64 = sqlx::query_scalar("select sum(reserved) from orders").fetch_one(&shop).await?;
+    let handled = inventory.inbox_stats("inventory").map_or(0, |stats| stats.handled);
+    println!("{handled} orders handled, each once");
+    let reserved: i64 = sqlx::query_scalar("select sum(reserved) from orders").fetch_one(&shop_pool).await?;
     println!("{reserved} orders known to be reserved");
-
-    // ANCHOR: stop
-    // Stop each service's inbox first: the relay still sends what its handlers emitted.
-    let within = Duration::from_secs(20);
-    let inventory_stopped = inventory_inbox.stop(within).await & inventory_relay.stop(within).await;
-    // ANCHOR_END: stop
-    let shop_stopped = shop_inbox.stop(within).await & shop_relay.stop(within).await;
-    if inventory_stopped && shop_stopped { Ok(()) } else { Err("something did not finish in time".into()) }
+    Ok(())
 }
 
-async fn database(file: &Path) -> Result<SqlitePool, sqlx::Error> {
+async fn database(file: &Path, tables: &'static str) -> Result<SqlitePool, sqlx::Error> {
     let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
-    SqlitePool::connect_with(options.journal_mode(SqliteJournalMode::Wal)).await
+    let pool = SqlitePool::connect_with(options.journal_mode(SqliteJournalMode::Wal)).await?;
+    sqlx::raw_sql(tables).execute(&pool).await?;
+    Ok(pool)
 }

@@ -25,28 +25,28 @@ impl<'v> From<&'v str> for Value<'v> {
     }
 }
 
-/// A store whose transactions accept SQL.
+/// A store whose transactions accept SQL. Statements run on the connection of a transaction.
 pub(crate) trait Database: Transactional + Clone {
     /// Type of an auto-incrementing primary key.
     const COUNTING_KEY: &'static str;
 
     /// Creates a table if it does not exist.
     fn create_table(
-        tx: &mut Self::Tx<'static>,
+        tx: &mut Self::Connection,
         name: &'static str,
         columns: String,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     /// Executes a statement and returns the number of changed rows.
     fn execute(
-        tx: &mut Self::Tx<'static>,
+        tx: &mut Self::Connection,
         sql: &'static str,
         values: &[Value<'_>],
     ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
 
     /// Returns the numbers of a query's first row.
     fn numbers(
-        tx: &mut Self::Tx<'static>,
+        tx: &mut Self::Connection,
         sql: &'static str,
         values: &[Value<'_>],
     ) -> impl Future<Output = Result<Vec<i64>, sqlx::Error>> + Send;
@@ -58,17 +58,17 @@ macro_rules! database {
             const COUNTING_KEY: &'static str = $counting_key;
 
             async fn create_table(
-                tx: &mut Self::Tx<'static>,
+                tx: &mut Self::Connection,
                 name: &'static str,
                 columns: String,
             ) -> Result<(), sqlx::Error> {
                 let create = format!("create table if not exists {name} ({columns})");
-                sqlx::query(AssertSqlSafe(create)).execute(&mut **tx).await?;
+                sqlx::query(AssertSqlSafe(create)).execute(tx).await?;
                 Ok(())
             }
 
             async fn execute(
-                tx: &mut Self::Tx<'static>,
+                tx: &mut Self::Connection,
                 sql: &'static str,
                 values: &[Value<'_>],
             ) -> Result<u64, sqlx::Error> {
@@ -76,11 +76,11 @@ macro_rules! database {
                     Value::Number(number) => query.bind(number),
                     Value::Text(text) => query.bind(text.to_owned()),
                 });
-                Ok(query.execute(&mut **tx).await?.rows_affected())
+                Ok(query.execute(tx).await?.rows_affected())
             }
 
             async fn numbers(
-                tx: &mut Self::Tx<'static>,
+                tx: &mut Self::Connection,
                 sql: &'static str,
                 values: &[Value<'_>],
             ) -> Result<Vec<i64>, sqlx::Error> {
@@ -88,7 +88,7 @@ macro_rules! database {
                     Value::Number(number) => query.bind(number),
                     Value::Text(text) => query.bind(text.to_owned()),
                 });
-                let row = query.fetch_one(&mut **tx).await?;
+                let row = query.fetch_one(tx).await?;
                 (0..row.len()).map(|column| row.try_get(column)).collect()
             }
         }
@@ -102,7 +102,7 @@ database!(PostgresStore, "bigint generated always as identity primary key");
 /// Reads numbers in a transaction of its own.
 pub(crate) async fn look<D: Database>(store: &D, sql: &'static str) -> Result<Vec<i64>, HandlerError> {
     let mut tx = store.begin().await?;
-    let numbers = D::numbers(&mut tx, sql, &[]).await?;
+    let numbers = D::numbers(D::connection(&mut tx), sql, &[]).await?;
     store.rollback(tx).await?;
     Ok(numbers)
 }

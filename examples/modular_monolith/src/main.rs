@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use clap::Parser;
 use outbox::prelude::*;
-use outbox_testkit::eventually;
 
 use database::Database;
 
@@ -51,10 +50,14 @@ async fn run<D: Database>(store: D) -> Result<(), Failed> {
     sales::create_tables(&store).await?;
     shipping::create_tables(&store).await?;
 
-    let transport = MemoryTransport::new();
-    let relay = Relay::builder(store.clone(), transport.clone()).start().await?;
-    let inboxes = [sales::inbox(&store, &transport).await?, shipping::inbox(&store, &transport).await?];
-    let mediator = sales::mediator(&store);
+    // ANCHOR: service
+    let service = Service::builder("shop", store.clone(), MemoryTransport::new())
+        .inbox("sales", sales::inbox)
+        .inbox("shipping", shipping::inbox)
+        .start()
+        .await?;
+    // ANCHOR_END: service
+    let mediator = sales::mediator(service.outbox());
 
     for customer in ["ann", "bob"] {
         sales::grant(&store, customer, 10_000).await?;
@@ -67,22 +70,17 @@ async fn run<D: Database>(store: D) -> Result<(), Failed> {
         }
     }
 
-    // The modules exchange the events themselves; this only polls until they have.
-    eventually(PATIENCE, async || sales::figures(&store).await.is_ok_and(|(orders, once, _)| orders == once))
-        .await;
-    let mut stopped = true;
-    for inbox in inboxes {
-        stopped &= inbox.stop(PATIENCE).await;
-    }
-    stopped &= relay.stop(PATIENCE).await;
+    // The modules exchange the events themselves; this only looks until they have.
+    let all_shipped = async {
+        while !sales::figures(&store).await.is_ok_and(|(orders, once, _)| orders == once) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    service.run_until(tokio::time::timeout(PATIENCE, all_shipped)).await?;
 
     let ((orders, once, more), parcels) = (sales::figures(&store).await?, shipping::parcels(&store).await?);
     println!("orders        {orders} placed, {refused} refused");
     println!("parcels       {parcels} sent");
     println!("shipped       {once} orders once, {more} more than once");
-    if stopped && orders == once && orders == parcels {
-        Ok(())
-    } else {
-        Err("not everything arrived in time".into())
-    }
+    if orders == once && orders == parcels { Ok(()) } else { Err("not everything arrived in time".into()) }
 }

@@ -1,11 +1,8 @@
 //! The module that sells: orders, and the credit of customers. Others know its events, not its
 //! tables.
 
-use std::time::Duration;
-
+use outbox::inbox::InboxBuilder;
 use outbox::prelude::*;
-use outbox::{HandlerContext, Status};
-use outbox_testkit::eventually;
 use serde::{Deserialize, Serialize};
 
 use crate::database::{Database, look};
@@ -41,33 +38,21 @@ async fn book_credit<D: Database>(event: &CreditUsed, work: &mut UnitOfWork<D>) 
 // ANCHOR_END: local
 
 /// Creates the module's mediator, with which it writes.
-pub(crate) fn mediator<D: Database>(store: &D) -> Mediator<D> {
-    Mediator::new(Outbox::new(store.clone())).on(book_credit::<D>)
+pub(crate) fn mediator<D: Database>(outbox: &Outbox<D>) -> Mediator<D> {
+    Mediator::new(outbox.clone()).on(book_credit::<D>)
 }
 
-/// Starts the module's inbox, which receives the events of sent parcels.
-pub(crate) async fn inbox<D: Database>(
-    store: &D,
-    transport: &MemoryTransport,
-) -> Result<InboxHandle, HandlerError> {
-    let inbox = Inbox::builder(store.clone(), transport.clone()).consumer("sales");
-    listening(inbox.on::<ParcelSent, _>(note_shipped::<D>).start().await?).await
-}
-
-/// Waits until an inbox has subscribed: an in-process transport keeps nothing for consumers that
-/// have not subscribed yet.
-pub(crate) async fn listening(inbox: InboxHandle) -> Result<InboxHandle, HandlerError> {
-    let subscribed = eventually(Duration::from_secs(120), async || inbox.health().status == Status::Healthy);
-    if subscribed.await { Ok(inbox) } else { Err(inbox.health().reasons.join("; ").into()) }
+/// The module's inbox: it receives the events of sent parcels.
+pub(crate) fn inbox<D: Database>(inbox: InboxBuilder<D>) -> InboxBuilder<D> {
+    inbox.on(note_shipped::<D>)
 }
 
 async fn note_shipped<D: Database>(
-    tx: &mut D::Tx<'static>,
     parcel: ParcelSent,
-    _: HandlerContext<'_>,
+    context: &mut HandlerContext<'_, D>,
 ) -> Result<(), HandlerError> {
     let update = "update orders set shipped = shipped + 1 where id = $1";
-    D::execute(tx, update, &[parcel.order_id.into()]).await?;
+    D::execute(context.tx(), update, &[parcel.order_id.into()]).await?;
     Ok(())
 }
 
@@ -78,8 +63,8 @@ pub(crate) async fn create_tables<D: Database>(store: &D) -> Result<(), HandlerE
     );
     let credits = "customer text primary key, cents bigint not null".to_owned();
     let mut tx = store.begin().await?;
-    D::create_table(&mut tx, "orders", orders).await?;
-    D::create_table(&mut tx, "credits", credits).await?;
+    D::create_table(D::connection(&mut tx), "orders", orders).await?;
+    D::create_table(D::connection(&mut tx), "credits", credits).await?;
     Ok(store.commit(tx).await.into_result()?)
 }
 
@@ -88,7 +73,7 @@ pub(crate) async fn grant<D: Database>(store: &D, customer: &str, cents: i64) ->
     let grant = "insert into credits values ($1, $2)
                  on conflict (customer) do update set cents = credits.cents + excluded.cents";
     let mut tx = store.begin().await?;
-    D::execute(&mut tx, grant, &[customer.into(), cents.into()]).await?;
+    D::execute(D::connection(&mut tx), grant, &[customer.into(), cents.into()]).await?;
     Ok(store.commit(tx).await.into_result()?)
 }
 
@@ -102,8 +87,8 @@ pub(crate) async fn place<D: Database>(
         .run(async |work| {
             let insert = "insert into orders (customer, cents, shipped) values ($1, $2, 0) returning id";
             let order_id = D::numbers(work.tx(), insert, &[customer.into(), cents.into()]).await?[0];
-            work.record(CreditUsed { customer: customer.to_owned(), cents })?;
-            work.record(OrderPlaced { order_id, customer: customer.to_owned() })?;
+            work.publish(CreditUsed { customer: customer.to_owned(), cents })?;
+            work.publish(OrderPlaced { order_id, customer: customer.to_owned() })?;
             Ok(order_id)
         })
         .await

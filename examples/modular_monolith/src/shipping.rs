@@ -1,11 +1,11 @@
 //! The module that ships. It receives orders, and sends parcels.
 
-use outbox::HandlerContext;
+use outbox::inbox::InboxBuilder;
 use outbox::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::database::{Database, look};
-use crate::sales::{OrderPlaced, listening};
+use crate::sales::OrderPlaced;
 
 /// An event for other modules.
 #[derive(Debug, Serialize, Deserialize, DomainEvent)]
@@ -19,30 +19,27 @@ pub(crate) struct ParcelSent {
 pub(crate) async fn create_tables<D: Database>(store: &D) -> Result<(), HandlerError> {
     let parcels = format!("id {}, order_id bigint not null, receiver text not null", D::COUNTING_KEY);
     let mut tx = store.begin().await?;
-    D::create_table(&mut tx, "parcels", parcels).await?;
+    D::create_table(D::connection(&mut tx), "parcels", parcels).await?;
     Ok(store.commit(tx).await.into_result()?)
 }
 
 // ANCHOR: inbox
-/// Starts the module's inbox.
-pub(crate) async fn inbox<D: Database>(
-    store: &D,
-    transport: &MemoryTransport,
-) -> Result<InboxHandle, HandlerError> {
-    let inbox = Inbox::builder(store.clone(), transport.clone()).consumer("shipping");
-    listening(inbox.on::<OrderPlaced, _>(send_parcel::<D>).start().await?).await
+/// The module's inbox: it receives orders.
+pub(crate) fn inbox<D: Database>(inbox: InboxBuilder<D>) -> InboxBuilder<D> {
+    inbox.on(send_parcel::<D>)
 }
 
 /// Sends one parcel for an order, even if the order is delivered twice. The parcel, its event, and
 /// the record that this order was handled commit together.
 async fn send_parcel<D: Database>(
-    tx: &mut D::Tx<'static>,
     order: OrderPlaced,
-    context: HandlerContext<'_>,
+    context: &mut HandlerContext<'_, D>,
 ) -> Result<(), HandlerError> {
-    let insert = "insert into parcels (order_id, receiver) values ($1, $2) returning id";
-    let parcel = D::numbers(tx, insert, &[order.order_id.into(), order.customer.as_str().into()]).await?[0];
-    context.emit(&ParcelSent { order_id: order.order_id, parcel })?;
+    let (order_id, insert) =
+        (order.order_id, "insert into parcels (order_id, receiver) values ($1, $2) returning id");
+    let values = [order_id.into(), order.customer.as_str().into()];
+    let parcel = D::numbers(context.tx(), insert, &values).await?[0];
+    context.publish(&ParcelSent { order_id, parcel })?;
     Ok(())
 }
 // ANCHOR_END: inbox
@@ -69,10 +66,13 @@ mod tests {
         sales::grant(&store, "ann", 100).await.unwrap();
         let transport = MemoryTransport::new();
         let mut scenario = Scenario::new(transport.clone(), ["sales", "shipping"]).await;
-        let relay = Relay::builder(store.clone(), transport.clone()).start().await.unwrap();
-        let inboxes =
-            [inbox(&store, &transport).await.unwrap(), sales::inbox(&store, &transport).await.unwrap()];
-        let mediator = sales::mediator(&store);
+        let service = Service::builder("shop", store.clone(), transport)
+            .inbox("sales", sales::inbox)
+            .inbox("shipping", inbox)
+            .start()
+            .await
+            .unwrap();
+        let mediator = sales::mediator(service.outbox());
 
         let refused = scenario.when("an order is over the credit", sales::place(&mediator, "ann", 101)).await;
         assert!(refused.unwrap_err().to_string().contains("ann has less credit than 101 cents"));
@@ -84,10 +84,7 @@ mod tests {
             sales::figures(&store).await.is_ok_and(|figures| figures.1 == 1)
         });
         assert!(shipped.await);
-        for inbox in inboxes {
-            assert!(inbox.stop(Duration::from_secs(120)).await);
-        }
-        assert!(relay.stop(Duration::from_secs(120)).await);
+        service.shutdown(Duration::from_secs(120)).await.unwrap();
         assert_eq!((sales::figures(&store).await.unwrap(), parcels(&store).await.unwrap()), ((1, 1, 0), 1));
     }
 }

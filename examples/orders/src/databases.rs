@@ -41,19 +41,19 @@ pub(crate) trait Database: Transactional + Clone {
 
     /// Counts an event of a customer, and returns its number, from 1.
     fn count_event(
-        tx: &mut Self::Tx<'static>,
+        tx: &mut Self::Connection,
         customer: &str,
     ) -> impl Future<Output = Result<u32, HandlerError>> + Send;
 
     /// Writes the current state of an order.
     fn write_order(
-        tx: &mut Self::Tx<'static>,
+        tx: &mut Self::Connection,
         order: &OrderRow<'_>,
     ) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
     /// Books an event of a customer.
     fn book(
-        tx: &mut Self::Tx<'static>,
+        tx: &mut Self::Connection,
         customer: &str,
         cents: i64,
     ) -> impl Future<Output = Result<(), HandlerError>> + Send;

@@ -2,10 +2,10 @@
 //! database books each once.
 //!
 //! Each line of input becomes one transaction: the order and its event, both or neither. Relays
-//! send the events. The ledger receives them and books each in its own transaction, together with
-//! the record that it did. At the end the program compares the two databases, and a checker reports
-//! what was lost, repeated or out of order. `--kill-relay` kills relays at random moments
-//! meanwhile, without a drain.
+//! send the events. The ledger's inbox books each in its own transaction, together with the record
+//! that it did. At the end the program compares the two databases, and reports what was lost,
+//! repeated or out of order. `--kill-relay` kills relays at random moments meanwhile, without a
+//! drain.
 //!
 //! By default it needs nothing installed: two SQLite databases, and an in-process transport.
 //! `--store` and `--transport` run the same on servers; only the code in `databases` differs.
@@ -111,7 +111,7 @@ async fn run<D: Database>(args: &Args, of_shop: D, of_ledger: D) -> Result<Repor
     let store: Arc<dyn Store> = Arc::new(of_shop.clone());
     let mut shop = Shop::open(of_shop, Arc::clone(&seen)).await?;
     let transport = transports::open(&args.transport, &[("orders", "ledger")])?;
-    let ledger = Ledger::open(of_ledger, &*transport, Arc::clone(&seen)).await?;
+    let ledger = Ledger::open(of_ledger, Arc::clone(&transport), Arc::clone(&seen)).await?;
     let progress = Progress::start(Arc::clone(&seen), args.expected());
     let began = Instant::now();
 

@@ -1,58 +1,53 @@
 //! Progress so far, and a line that shows it.
 
+use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outbox_testkit::history::KeySequences;
 use tokio::task::JoinHandle;
 
-/// Committed and delivered events, as the checker sees them. Written by the shop and the ledger.
+/// Progress of shop and ledger, and the order in which the ledger handles. Written by both.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    sequences: Mutex<KeySequences>,
     committed: AtomicU64,
-    delivered: AtomicU64,
-    before: AtomicU64,
+    handled: AtomicU64,
+    overtaken: AtomicU64,
+    /// The highest number that was handled, for each customer.
+    newest: Mutex<HashMap<String, u32>>,
 }
 
 impl Seen {
-    /// Records that an event of a customer was committed.
-    pub(crate) fn committed(&self, customer: &str, number: u32) {
-        self.sequences().committed(customer, number);
+    /// Records that an event was committed.
+    pub(crate) fn committed(&self) {
         self.committed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records that an event of a customer was delivered.
-    pub(crate) fn delivered(&self, customer: &str, number: u32) {
-        self.sequences().delivered(customer, number);
-        self.delivered.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Records that an earlier run over the same databases committed this many events of a
-    /// customer.
-    pub(crate) fn committed_before(&self, customer: &str, events: u32) {
-        self.sequences().committed(customer, events);
-    }
-
-    /// Records that an earlier run booked this many events of a customer, delivered in their order.
-    pub(crate) fn booked_before(&self, customer: &str, events: u32) {
-        let mut sequences = self.sequences();
-        for number in 1..=events {
-            sequences.delivered(customer, number);
+    /// Records that the event of this number, from 1, of a customer is handled. A number may come
+    /// again, when a transaction is restarted. A number that leaves some out has overtaken these.
+    pub(crate) fn handled(&self, customer: &str, number: u32) {
+        let mut customers = self.newest();
+        let newest = customers.entry(customer.to_owned()).or_default();
+        if number > *newest {
+            self.overtaken.fetch_add(u64::from(number - *newest - 1), Ordering::Relaxed);
+            self.handled.fetch_add(1, Ordering::Relaxed);
+            *newest = number;
         }
-        self.before.fetch_add(u64::from(events), Ordering::Relaxed);
     }
 
-    /// Returns the number of deliveries in this run, repeats included.
-    pub(crate) fn deliveries(&self) -> u64 {
-        self.sequences().deliveries() - self.before.load(Ordering::Relaxed)
+    /// Records that an earlier run booked this many events of a customer.
+    pub(crate) fn booked_before(&self, customer: &str, events: u32) {
+        self.newest().insert(customer.to_owned(), events);
     }
 
-    /// Returns the checker.
-    pub(crate) fn sequences(&self) -> MutexGuard<'_, KeySequences> {
-        self.sequences.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the number of events that a newer one of their customer has overtaken.
+    pub(crate) fn overtaken(&self) -> u64 {
+        self.overtaken.load(Ordering::Relaxed)
+    }
+
+    fn newest(&self) -> MutexGuard<'_, HashMap<String, u32>> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -71,9 +66,9 @@ impl Progress {
             let every = Duration::from_millis(if shown.terminal { 100 } else { 5_000 });
             loop {
                 tokio::time::sleep(every).await;
-                let (committed, delivered) =
-                    (seen.committed.load(Ordering::Relaxed), seen.delivered.load(Ordering::Relaxed));
-                shown.draw(&figures(committed, delivered, expected));
+                let (committed, handled) =
+                    (seen.committed.load(Ordering::Relaxed), seen.handled.load(Ordering::Relaxed));
+                shown.draw(&figures(committed, handled, expected));
             }
         });
         Self { line, task }
@@ -139,12 +134,12 @@ impl Line {
 }
 
 /// Text of the line. It shows a percentage only if the total is known.
-fn figures(committed: u64, delivered: u64, expected: Option<u64>) -> String {
+fn figures(committed: u64, handled: u64, expected: Option<u64>) -> String {
     let done = expected.map(|expected| {
         let all = expected.max(committed).max(1);
-        format!(" ({} %)", (delivered * 100 / all).min(100))
+        format!(" ({} %)", (handled * 100 / all).min(100))
     });
-    format!("{committed} committed, {delivered} delivered{}", done.unwrap_or_default())
+    format!("{committed} committed, {handled} booked{}", done.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -152,11 +147,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_event_that_was_left_out_is_overtaken_and_one_that_comes_again_is_not() {
+        let seen = Seen::default();
+        seen.booked_before("ann", 2);
+        for number in [3, 4, 3, 4, 5] {
+            seen.handled("ann", number);
+        }
+        assert_eq!(seen.overtaken(), 0);
+        seen.handled("ann", 8);
+        seen.handled("bob", 2);
+        assert_eq!(seen.overtaken(), 3);
+    }
+
+    #[test]
     fn the_line_says_how_much_is_done_where_the_end_is_known() {
-        assert_eq!(figures(3, 2, None), "3 committed, 2 delivered");
-        assert_eq!(figures(100, 50, Some(200)), "100 committed, 50 delivered (25 %)");
+        assert_eq!(figures(3, 2, None), "3 committed, 2 booked");
+        assert_eq!(figures(100, 50, Some(200)), "100 committed, 50 booked (25 %)");
         // More was committed than expected, and some of it was redelivered.
-        assert_eq!(figures(300, 310, Some(200)), "300 committed, 310 delivered (100 %)");
-        assert_eq!(figures(0, 0, Some(0)), "0 committed, 0 delivered (0 %)");
+        assert_eq!(figures(300, 310, Some(200)), "300 committed, 310 booked (100 %)");
+        assert_eq!(figures(0, 0, Some(0)), "0 committed, 0 booked (0 %)");
     }
 }

@@ -21,12 +21,11 @@ pub(crate) struct Report {
     killed: u64,
     drained: bool,
     delivered: u64,
-    duplicated: u64,
-    stale: u64,
+    repeated: u64,
     out_of_order: u64,
     lost: u64,
     phantom: u64,
-    effects: i64,
+    effects: u64,
     money_in_shop: i64,
     money_in_ledger: i64,
     took: Duration,
@@ -43,9 +42,14 @@ impl Report {
         took: Duration,
         relayed_in: Duration,
     ) -> Result<Self, Failed> {
-        let money_in_shop = shop.cents().await?;
-        let delivered = seen.deliveries();
-        let sequences = seen.sequences();
+        let (mut lost, mut phantom) = (0, 0);
+        let mut of_strangers = booked.effects.clone();
+        for (customer, committed) in shop.customers().await? {
+            let effects = of_strangers.remove(&customer).unwrap_or_default();
+            lost += u64::from(committed.saturating_sub(effects));
+            phantom += u64::from(effects.saturating_sub(committed));
+        }
+        phantom += of_strangers.into_values().map(u64::from).sum::<u64>();
         Ok(Self {
             committed: shop.committed(),
             committed_in_all: shop.committed_in_all(),
@@ -53,14 +57,13 @@ impl Report {
             published: relayed.published,
             killed: relayed.killed,
             drained: relayed.drained,
-            delivered,
-            duplicated: sequences.duplicated(),
-            stale: sequences.stale_repeats(),
-            out_of_order: sequences.out_of_order(),
-            lost: sequences.lost(),
-            phantom: sequences.phantom(),
-            effects: booked.effects,
-            money_in_shop,
+            delivered: booked.delivered,
+            repeated: booked.repeated,
+            out_of_order: seen.overtaken(),
+            lost,
+            phantom,
+            effects: booked.effects.values().copied().map(u64::from).sum(),
+            money_in_shop: shop.cents().await?,
             money_in_ledger: booked.cents,
             took,
             relayed_in,
@@ -74,7 +77,7 @@ impl Report {
         self.lost == 0
             && self.phantom == 0
             && self.out_of_order == 0
-            && i64::try_from(self.committed_in_all) == Ok(self.effects)
+            && self.committed_in_all == self.effects
             && self.money_in_shop == self.money_in_ledger
     }
 }
@@ -96,11 +99,10 @@ impl fmt::Display for Report {
             line("relays killed", &self.killed, "without a drain")?;
         }
         line("delivered", &self.delivered, "to the ledger, repeats included")?;
-        line("duplicated", &self.duplicated, "the newest of a customer again")?;
-        line("stale", &self.stale, "an older one again, behind a newer one")?;
-        line("out of order", &self.out_of_order, "first deliveries behind a newer one")?;
-        line("lost", &self.lost, "")?;
-        line("phantom", &self.phantom, "")?;
+        line("repeated", &self.repeated, "deliveries that changed nothing")?;
+        line("out of order", &self.out_of_order, "events that a newer one of the customer has overtaken")?;
+        line("lost", &self.lost, "events without an effect")?;
+        line("phantom", &self.phantom, "effects without an event")?;
         line("effects", &self.effects, if self.is_right() { "each event exactly once" } else { "WRONG" })?;
         let rate = |span: Duration| {
             #[expect(clippy::cast_precision_loss, reason = "for people")]

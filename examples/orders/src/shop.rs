@@ -80,8 +80,7 @@ impl<D: Database> Shop<D> {
         store.migrate().await?;
         store.make_shop().await?;
         let mut committed_before = 0;
-        for (customer, events) in store.customers().await? {
-            seen.committed_before(&customer, events);
+        for (_, events) in store.customers().await? {
             committed_before += u64::from(events);
         }
         let outbox = Outbox::new(store.clone());
@@ -102,29 +101,33 @@ impl<D: Database> Shop<D> {
     /// Writes one step and its event: both or neither. Restarts on a conflict with another
     /// transaction.
     pub(crate) async fn write(&mut self, step: &Step) -> Result<(), Failed> {
-        let number = loop {
+        loop {
             match self.try_to_write(step).await {
                 Err(error) if is_conflict(&self.store, &*error) => {}
                 written => break written?,
             }
-        };
+        }
         self.committed += 1;
-        self.seen.committed(step.customer(), number);
+        self.seen.committed();
         Ok(())
     }
 
-    /// Returns the event's number among the customer's events.
-    async fn try_to_write(&self, step: &Step) -> Result<u32, Failed> {
+    async fn try_to_write(&self, step: &Step) -> Result<(), Failed> {
         let mut tx = self.store.begin().await?;
-        let number = D::count_event(&mut tx, step.customer()).await?;
+        let connection = D::connection(&mut tx);
+        let number = D::count_event(connection, step.customer()).await?;
         let event = OrderEvent::new(step, number);
         let cents = i64::try_from(event.cents())?;
         let order =
             OrderRow { id: step.order_id(), customer: step.customer(), state: state_after(step), cents };
-        D::write_order(&mut tx, &order).await?;
+        D::write_order(connection, &order).await?;
         self.outbox.append(&mut tx, &event).await?;
-        self.store.commit(tx).await.into_result()?;
-        Ok(number)
+        Ok(self.store.commit(tx).await.into_result()?)
+    }
+
+    /// Returns the number of committed events of each customer.
+    pub(crate) async fn customers(&self) -> Result<Vec<(String, u32)>, Failed> {
+        self.store.customers().await
     }
 
     /// Returns the money that all committed events moved.

@@ -30,7 +30,7 @@ fn every_line_of_the_included_file_is_committed_and_booked_once() {
     assert_all_booked(&run, INCLUDED.lines().count() as u64);
     let figures = run.figures();
     // No relay was killed, so there is nothing to repeat.
-    assert_eq!((figures["duplicated"], figures["stale"]), (0, 0), "{run:#?}");
+    assert_eq!((figures["repeated"], figures["delivered"]), (0, figures["committed"]), "{run:#?}");
     assert!(!figures.contains_key("refused") && !figures.contains_key("relays killed"), "{run:#?}");
     assert!(figures["rate"] > 0, "{run:#?}");
 }

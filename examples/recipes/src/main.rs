@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use outbox::admin::Filter;
 use outbox::prelude::*;
-use outbox::{MessageId, StoreError, Timestamp, UnknownType, inbox_route};
-use outbox_testkit::eventually;
+use outbox::{AppendOptions, MessageId, StoreError, Timestamp, UnknownType, inbox_route};
 use serde::{Deserialize, Serialize};
 use sqlx::{Sqlite, SqlitePool, Transaction};
 
@@ -37,22 +36,20 @@ async fn send_for_a_tenant(
     invoice: &InvoiceSent,
 ) -> Result<(), Failed> {
     // ANCHOR: header
-    let message = outbox.encode(invoice)?.with_header("tenant", "north")?;
-    outbox.append_message(tx, message).await?;
+    outbox.append_with(tx, invoice, AppendOptions::new().header("tenant", "north")).await?;
     // ANCHOR_END: header
     Ok(())
 }
 
 // ANCHOR: read_header
 async fn book(
-    tx: &mut Transaction<'static, Sqlite>,
     invoice: InvoiceSent,
-    context: HandlerContext<'_>,
+    context: &mut HandlerContext<'_, SqliteStore>,
 ) -> Result<(), HandlerError> {
     let tenant = context.headers().get("tenant").unwrap_or("none");
     // ANCHOR_END: read_header
     let insert = sqlx::query("insert into booked values (?, ?)").bind(invoice.invoice_id).bind(tenant);
-    insert.execute(&mut **tx).await?;
+    insert.execute(context.tx()).await?;
     Ok(())
 }
 
@@ -78,7 +75,7 @@ async fn remind_in_two_weeks(
 ) -> Result<MessageId, Failed> {
     // ANCHOR: later
     let due_at = Timestamp::now().plus(Duration::from_secs(14 * 86_400));
-    let id = outbox.schedule(tx, due_at, &ReminderDue { invoice_id }).await?;
+    let id = outbox.append_with(tx, &ReminderDue { invoice_id }, AppendOptions::new().due_at(due_at)).await?;
     // ANCHOR_END: later
     Ok(id)
 }
@@ -86,14 +83,8 @@ async fn remind_in_two_weeks(
 // ANCHOR: requeue
 /// Requeues every dead letter of a topic. Returns their number.
 async fn requeue_topic(store: &impl Admin, topic: Topic) -> Result<u64, StoreError> {
-    let filter = Filter {
-        // Without a route, this would include dead letters of every inbox on this database.
-        route: Some(Route::default()),
-        topic: Some(topic),
-        // Excludes messages that die again in the meantime.
-        before: Some(Timestamp::now()),
-        ..Filter::default()
-    };
+    // `before` excludes messages that die again in the meantime.
+    let filter = Filter::route(Route::default()).with_topic(topic).with_before(Timestamp::now());
     let mut requeued = 0;
     loop {
         match store.requeue(&filter).await? {
@@ -109,7 +100,7 @@ async fn requeue_topic(store: &impl Admin, topic: Topic) -> Result<u64, StoreErr
 /// number.
 async fn purge_older_than(store: &impl Admin, route: &Route, days: i64) -> Result<u64, StoreError> {
     let before = Timestamp::from_micros(Timestamp::now().as_micros() - days * 86_400 * 1_000_000);
-    let filter = Filter { route: Some(route.clone()), before: Some(before), ..Filter::default() };
+    let filter = Filter::route(route.clone()).with_before(before);
     let mut purged = 0;
     loop {
         match store.purge(&filter).await? {
@@ -145,46 +136,49 @@ async fn main() -> Result<(), Failed> {
         .consumer(topic.clone(), consumer.clone())
         .max_message_bytes(10_000)
         .build();
-    let relay = Relay::builder(store.clone(), transport.clone()).start().await?;
     // ANCHOR: part_of_a_topic
-    let inbox = Inbox::builder(store.clone(), transport)
-        .consumer("accounts")
-        .on::<InvoiceSent, _>(book)
-        .unknown_types(UnknownType::Ignore) // it does not handle reminders
+    let service = Service::builder("accounts", store.clone(), transport)
+        .inbox("accounts", |inbox| inbox.on(book).unknown_types(UnknownType::Ignore)) // it does not handle reminders
         .start()
         .await?;
     // ANCHOR_END: part_of_a_topic
     let purging = tokio::spawn(purge_hourly(store.clone(), inbox_route(&consumer)));
-    let outbox = Outbox::new(store.clone());
+    let outbox = service.outbox();
     let invoice = |invoice_id, text: &str| InvoiceSent { invoice_id, text: text.to_owned() };
 
     let mut tx = store.begin().await?;
-    send_for_a_tenant(&outbox, &mut tx, &invoice(1, "a lamp")).await?;
-    send_and_remind(&outbox, &mut tx, &invoice(2, "a chair"), &ReminderDue { invoice_id: 2 }).await?;
-    let later = remind_in_two_weeks(&outbox, &mut tx, 1).await?;
+    send_for_a_tenant(outbox, &mut tx, &invoice(1, "a lamp")).await?;
+    send_and_remind(outbox, &mut tx, &invoice(2, "a chair"), &ReminderDue { invoice_id: 2 }).await?;
+    let later = remind_in_two_weeks(outbox, &mut tx, 1).await?;
     // Larger than this transport's limit: a dead letter.
     outbox.append(&mut tx, &invoice(3, &"x".repeat(20_000))).await?;
     store.commit(tx).await.into_result()?;
 
-    let arrived = async || inbox.stats().handled == 2 && inbox.stats().ignored == 1;
-    let died = async || store.dead_letters(&Filter::default()).await.is_ok_and(|dead| dead.len() == 1);
-    let patience = Duration::from_secs(60);
-    if !eventually(patience, arrived).await || !eventually(patience, died).await {
-        return Err("not everything arrived in time".into());
-    }
+    let died = async || store.dead_letters(&Filter::all_routes()).await.is_ok_and(|dead| dead.len() == 1);
+    let arrived = || {
+        let stats = service.inbox_stats("accounts");
+        stats.is_some_and(|stats| (stats.handled, stats.ignored) == (2, 1))
+    };
+    until(async || arrived() && died().await).await?;
     let booked = rows(store.pool()).await?;
     println!("booked {booked}");
     println!("cancelled {}", store.cancel_scheduled(&[later]).await?);
     println!("requeued {}", requeue_topic(&store, topic).await?);
-    if !eventually(patience, died).await {
-        return Err("the oversized message did not become a dead letter again in time".into());
-    }
+    until(died).await?;
     println!("purged {}", purge_older_than(&store, &Route::default(), 0).await?);
 
     purging.abort();
-    let within = Duration::from_secs(20);
-    let stopped = inbox.stop(within).await & relay.stop(within).await;
-    if stopped { Ok(()) } else { Err("something did not finish in time".into()) }
+    Ok(service.shutdown(Duration::from_secs(20)).await?)
+}
+
+/// Waits until this is true.
+async fn until(mut holds: impl AsyncFnMut() -> bool) -> Result<(), Failed> {
+    let waiting = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    Ok(tokio::time::timeout(Duration::from_secs(60), waiting).await?)
 }
 
 async fn rows(pool: &SqlitePool) -> Result<String, sqlx::Error> {

@@ -7,7 +7,6 @@ use std::time::Duration;
 use outbox::prelude::*;
 use outbox_testkit::{Feed, eventually};
 use serde::{Deserialize, Serialize};
-use sqlx::{Sqlite, Transaction};
 
 use examples_shared::program::run;
 
@@ -29,12 +28,11 @@ struct PaymentReceived {
 }
 
 async fn credit(
-    tx: &mut Transaction<'static, Sqlite>,
     payment: PaymentReceived,
-    _: HandlerContext<'_>,
+    context: &mut HandlerContext<'_, SqliteStore>,
 ) -> Result<(), HandlerError> {
     let update = sqlx::query("update accounts set cents = cents + ? where customer = ?");
-    let done = update.bind(payment.cents).bind(&payment.customer).execute(&mut **tx).await?;
+    let done = update.bind(payment.cents).bind(&payment.customer).execute(context.tx()).await?;
     match done.rows_affected() {
         1 => Ok(()),
         _ => Err(format!("{:?} has no account", payment.customer).into()),
@@ -51,8 +49,8 @@ async fn a_payment_is_credited_once_however_often_it_is_delivered() {
     sqlx::query("insert into accounts values ('ann', 0)").execute(store.pool()).await.unwrap();
 
     let broker = Feed::new(); // delivers what the test sends
-    let inbox = Inbox::builder(store.clone(), broker.clone()).consumer("accounts");
-    let inbox = inbox.on::<PaymentReceived, _>(credit).start().await.unwrap();
+    let inbox = Inbox::builder(store.clone(), broker.clone()).consumer("accounts").on(credit);
+    let inbox = inbox.start().await.unwrap();
     let payment = PaymentReceived { customer: "ann".to_owned(), cents: 4_200 };
     let message = Outbox::new(store.clone()).encode(&payment).unwrap();
     broker.send(message.clone());

@@ -1,53 +1,55 @@
-//! `service`: a web service that takes orders, relays their events itself, exposes its health and
-//! metrics, and stops without losing anything.
+//! `service`: a web service that takes orders and sends a mail for each, once. It relays its events
+//! itself, exposes its health and metrics, and stops without losing anything.
 //!
 //! - `POST /orders` with `{"customer": "ann", "cents": 4200}` writes an order and its event in one
 //!   transaction;
 //! - `GET /live` is 200 as long as the program answers, and `GET /ready` while its database does
 //!   too: for probes;
-//! - `GET /health` is 200 while the relay works, 503 with the reasons otherwise: for alarms, never
-//!   as a probe;
+//! - `GET /health` is 200 while messages flow, 503 with the reasons otherwise: for alarms, never as a
+//!   probe;
 //! - `GET /metrics` is for Prometheus.
 //!
-//! `cargo run -p service -- --listen 127.0.0.1:8080 --database orders.db`, and Ctrl-C to stop it.
+//! `cargo run -p service` needs nothing installed: SQLite, and an in-process transport. On PostgreSQL
+//! and Kafka, which `docker compose -f examples/service/compose.yaml up` starts:
+//!
+//! ```text
+//! cargo run -p service --features postgres,kafka -- \
+//!     --store postgres://outbox:outbox@localhost/orders --transport kafka://localhost:9092
+//! ```
+//!
+//! Ctrl-C stops it.
 
+mod config;
+mod database;
+mod mails;
 mod web;
 
 use std::error::Error;
 use std::io::{self, Write};
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
+use examples_shared::transports;
 use metrics_exporter_prometheus::PrometheusBuilder;
-use outbox::backend::Received;
 use outbox::prelude::*;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use web::Service;
+use config::{Args, Config};
+use database::Database;
+use web::App;
 
-/// Takes orders over HTTP.
-#[derive(Parser)]
-struct Args {
-    /// Address to listen on; port 0 picks a free one
-    #[arg(long, default_value = "127.0.0.1:8080")]
-    listen: SocketAddr,
-    /// The database file, created if missing
-    #[arg(long, value_name = "FILE", default_value = "orders.db")]
-    database: PathBuf,
-    /// Maximum seconds for a stop, in total; anything unsent by then is sent after the next start
-    #[arg(long, value_name = "S", default_value_t = 20)]
-    stop_within: u32,
-}
+type Failed = Box<dyn Error + Send + Sync>;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match serve(Args::parse()).await {
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .init();
+    match choose_database(Args::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("service: {error}");
@@ -56,33 +58,40 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn serve(args: Args) -> Result<(), Box<dyn Error>> {
-    // Before the relay starts: earlier counts would be lost.
+async fn choose_database(args: Args) -> Result<(), Failed> {
+    match args.store.split(':').next().unwrap_or_default() {
+        "sqlite" => serve(SqliteStore::connect(&args.store).await?, &args).await,
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => serve(PostgresStore::connect(&args.store).await?, &args).await,
+        scheme => Err(transports::unknown(scheme, &["postgres"])),
+    }
+}
+
+async fn serve<D: Database>(store: D, args: &Args) -> Result<(), Failed> {
+    // Before the service starts: earlier counts would be lost.
     let metrics = PrometheusBuilder::new().install_recorder()?;
-    let store = SqliteStore::open(&args.database).await?;
+    let Config { relay, inbox } = args.config()?;
     store.migrate().await?;
-    web::create_table(store.pool()).await?;
-    let transport = MemoryTransport::new(); // in production, a broker's
-    // Also before the relay starts: this transport keeps nothing for consumers that have not
-    // subscribed yet.
-    let mails = transport.subscribe(Subscription::new("mail".parse()?, ["orders".parse()?])).await?;
-    let mut mail = tokio::spawn(send_mails(mails));
-    let relay = Relay::builder(store.clone(), transport).start().await?;
-    let service = Arc::new(Service::new(store, relay, metrics));
+    store.create_tables().await?;
+    let transport = transports::open(&args.transport, &[("orders", "mail")])?;
+    // ANCHOR: start
+    let service = Service::builder("orders", store.clone(), transport)
+        .relay(|builder| builder.config(relay))
+        .inbox("mail", |builder| builder.config(inbox).on(mails::send_mail::<D>))
+        .start()
+        .await?;
+    // ANCHOR_END: start
+    let app = App::new(store, service.clone(), metrics);
 
     let stop = stop_signal()?;
     let listener = TcpListener::bind(args.listen).await?;
     say(format_args!("listening on http://{}", listener.local_addr()?));
     let (no_more, stopping) = oneshot::channel::<()>();
-    let server = axum::serve(listener, web::router(Arc::clone(&service)));
+    let server = axum::serve(listener, web::router(app));
     let server = server.with_graceful_shutdown(async { _ = stopping.await }).into_future();
     let mut server = tokio::spawn(server);
     // ANCHOR: stop
-    // On request, or because a part has ended without which the service does only half its work.
-    let ended = tokio::select! {
-        () = stop => None,
-        why = &mut mail => Some(why.unwrap_or_else(|error| error.to_string())),
-    };
+    stop.await;
     // One deadline for everything, below the grace period after which the supervisor kills the
     // process.
     let within = Duration::from_secs(args.stop_within.into());
@@ -93,24 +102,12 @@ async fn serve(args: Args) -> Result<(), Box<dyn Error>> {
     if timeout(within / 2, &mut server).await.is_err() {
         server.abort();
     }
-    // Then the relay: it finishes what is in flight. Messages that it has not read are in the
+    // Then handlers and relay finish what is in flight. Messages that were not read are in the
     // database. They are sent after the next start, or by another relay immediately.
-    let drained = service.stop(deadline.saturating_duration_since(Instant::now())).await;
-    // The receiver last: messages in flight are confirmed only after it received them.
-    mail.abort();
+    service.shutdown(deadline.saturating_duration_since(Instant::now())).await?;
     // ANCHOR_END: stop
-    say(format_args!(
-        "{}",
-        if drained {
-            "drained"
-        } else {
-            "not drained in time; what is in flight is sent again after the next start"
-        }
-    ));
-    match ended {
-        None => Ok(()),
-        Some(why) => Err(format!("no more mails could be sent: {why}").into()),
-    }
+    say(format_args!("drained"));
+    Ok(())
 }
 
 /// Completes at Ctrl-C, or when the supervisor asks the process to stop. Listens from the call on,
@@ -131,39 +128,6 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
 fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     let mut interrupt = tokio::signal::windows::ctrl_c()?;
     Ok(async move { _ = interrupt.recv().await })
-}
-
-/// Another part of the program, which receives orders. It ends on a permanent error, and returns
-/// it.
-async fn send_mails(mails: Box<dyn Deliveries>) -> String {
-    loop {
-        let deliveries = match mails.next().await {
-            Ok(Received::Deliveries(deliveries)) => deliveries,
-            Ok(Received::Ended) => return "the subscription has ended".to_owned(),
-            Ok(_) => continue,
-            // The broker is unreachable, and will be back.
-            Err(error) if error.is_retryable() => {
-                tokio::time::sleep(Duration::from_millis(200)).await;
-                continue;
-            }
-            Err(error) => return error.to_string(),
-        };
-        for delivery in deliveries {
-            match delivery.message {
-                Ok(message) => say(format_args!(
-                    "mail {}: {}",
-                    message.event_type,
-                    String::from_utf8_lossy(&message.payload)
-                )),
-                // Any program can send anything to a broker: that must not stop all other mails.
-                Err(junk) => eprintln!("service: skipped: {junk}"),
-            }
-            // If this fails, the broker redelivers the message.
-            if let Err(error) = mails.acknowledge(&[delivery.tag]).await {
-                eprintln!("service: {error}");
-            }
-        }
-    }
 }
 
 /// Prints a line immediately. A missing reader is no reason to stop.

@@ -27,8 +27,12 @@ struct Service {
 
 impl Service {
     fn start(database: &Path) -> Self {
+        Self::start_with(&["--store", &format!("sqlite:{}?mode=rwc", database.display())])
+    }
+
+    fn start_with(arguments: &[&str]) -> Self {
         let mut command = Command::new(PROGRAM);
-        command.args(["--listen", "127.0.0.1:0", "--stop-within", "4", "--database"]).arg(database);
+        command.args(["--listen", "127.0.0.1:0", "--stop-within", "20"]).args(arguments);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         // Read on a thread, because a blocking read of a pipe can't be interrupted.
@@ -94,7 +98,7 @@ fn an_order_is_answered_and_told_and_the_service_shows_how_it_is() {
     let service = Service::start(&folder.path().join("orders.db"));
     let answer = service.ask("POST", "/orders", r#"{"customer":"ann","cents":4200}"#);
     assert_eq!(answer, (201, r#"{"order_id":1}"#.to_owned()));
-    assert_eq!(service.line(), r#"mail order.placed: {"order_id":1,"customer":"ann","cents":4200}"#);
+    assert_eq!(service.line(), "mail to ann: order 1, 4200 cents");
 
     assert_eq!(service.ask("GET", "/live", "").0, 200);
     assert_eq!(service.ask("GET", "/ready", ""), (200, "ready\n".to_owned()));
@@ -161,5 +165,48 @@ fn what_a_database_says_is_not_for_clients() {
     });
     let answer = service.ask("POST", "/orders", r#"{"customer":"ann","cents":4200}"#);
     assert_eq!(answer, (500, "the order was not taken\n".to_owned()));
+    assert_eq!(service.stop(), "drained\n");
+}
+
+#[test]
+fn settings_come_from_a_file_and_a_wrong_name_is_refused_with_the_right_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let (database, config) = (folder.path().join("orders.db"), folder.path().join("service.json"));
+    let store = format!("sqlite:{}?mode=rwc", database.display());
+    let arguments = ["--store", &store, "--config", config.to_str().unwrap()];
+    let with = |text: &str| std::fs::write(&config, text).unwrap();
+
+    with(r#"{"relay": {"leese": "30s"}}"#);
+    let run = examples_shared::program::run(PROGRAM, &arguments, "");
+    assert_eq!(run.code, Some(1), "{run:#?}");
+    assert!(run.stderr.contains("unknown field `leese`") && run.stderr.contains("`lease`"), "{run:#?}");
+
+    with(r#"{"relay": {"lease": "4s"}, "inbox": {"prefetch": 0}}"#);
+    let run = examples_shared::program::run(PROGRAM, &arguments, "");
+    assert!(run.stderr.contains("relay: lease (4s)"), "{run:#?}");
+    assert!(run.stderr.contains("inbox mail: prefetch is 0"), "{run:#?}");
+
+    with(r#"{"relay": {"lease": "30s"}, "inbox": {"concurrency": 4}}"#);
+    let service = Service::start_with(&arguments);
+    assert_eq!(service.ask("GET", "/live", "").0, 200);
+    assert_eq!(service.stop(), "drained\n");
+}
+
+#[cfg(all(feature = "kafka", feature = "postgres"))]
+#[test]
+fn postgresql_and_kafka_take_the_place_of_what_is_embedded() {
+    use outbox_servers::{Kafka, OrSkip, Postgres};
+
+    let Some(postgres) = Postgres::newest().shared().or_skip() else { return };
+    // A broker of its own: the topic is `orders` for every run.
+    let Some(kafka) = Kafka::newest().start().or_skip() else { return };
+    let create =
+        ["--bootstrap-server", &kafka.internal_url(), "--create", "--topic", "orders", "--partitions", "8"];
+    kafka.tool("org.apache.kafka.tools.TopicCommand", &create).unwrap();
+    let transport = format!("kafka://{}", kafka.url());
+    let service = Service::start_with(&["--store", &postgres.fresh_database(), "--transport", &transport]);
+    let answer = service.ask("POST", "/orders", r#"{"customer":"ann","cents":4200}"#);
+    assert_eq!(answer, (201, r#"{"order_id":1}"#.to_owned()));
+    assert_eq!(service.line(), "mail to ann: order 1, 4200 cents");
     assert_eq!(service.stop(), "drained\n");
 }

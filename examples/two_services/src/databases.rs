@@ -29,25 +29,24 @@ pub(crate) trait Database: Transactional + Clone {
 
     /// Writes a waiting order.
     fn write_order(
-        tx: &mut Self::Tx<'static>,
+        tx: &mut Self::Connection,
         order: i64,
         item: i64,
     ) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
     /// Stores the answer for a waiting order. Returns true if the order was waiting.
     fn answer(
-        tx: &mut Self::Tx<'static>,
+        tx: &mut Self::Connection,
         order: i64,
         state: State,
     ) -> impl Future<Output = Result<bool, HandlerError>> + Send;
 
     /// Takes one piece of an item out of the free stock. Returns true if there was one.
-    fn take(tx: &mut Self::Tx<'static>, item: i64)
-    -> impl Future<Output = Result<bool, HandlerError>> + Send;
+    fn take(tx: &mut Self::Connection, item: i64) -> impl Future<Output = Result<bool, HandlerError>> + Send;
 
     /// Writes the reservation of an item for an order.
     fn reserve(
-        tx: &mut Self::Tx<'static>,
+        tx: &mut Self::Connection,
         order: i64,
         item: i64,
     ) -> impl Future<Output = Result<(), HandlerError>> + Send;

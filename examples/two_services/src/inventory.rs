@@ -1,11 +1,9 @@
 //! The service that has the stock. It receives orders, reserves once for each, and answers.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use examples_shared::transports::Failed;
 use outbox::prelude::*;
-use outbox::{HandlerContext, Transport};
 use serde::{Deserialize, Serialize};
 
 use crate::databases::Database;
@@ -29,60 +27,33 @@ pub(crate) struct StockRanOut {
     pub(crate) item: i64,
 }
 
-/// The service: a database of its own, a relay out of it, and an inbox into it.
-pub(crate) struct Inventory<D: Database> {
+/// Starts the service, with `each` pieces of each item in stock.
+pub(crate) async fn start<D: Database>(
     store: D,
-    relay: RelayHandle,
-    inbox: InboxHandle,
-}
-
-impl<D: Database> Inventory<D> {
-    /// Starts with `each` pieces of each item in stock.
-    pub(crate) async fn start(
-        store: D,
-        transport: Arc<dyn Transport>,
-        items: i64,
-        each: i64,
-    ) -> Result<Self, Failed> {
-        store.migrate().await?;
-        store.make_stock(items, each).await?;
-        let relay = Relay::builder(store.clone(), Arc::clone(&transport)).start().await?;
-        let inbox = Inbox::builder(store.clone(), transport).consumer("inventory");
-        let inbox = inbox.on::<OrderPlaced, _>(reserve::<D>).start().await?;
-        Ok(Self { store, relay, inbox })
-    }
-
-    /// Returns its database.
-    pub(crate) fn database(&self) -> &D {
-        &self.store
-    }
-
-    /// Returns the number of duplicate deliveries, which changed nothing.
-    pub(crate) fn repeats(&self) -> u64 {
-        self.inbox.stats().duplicates
-    }
-
-    pub(crate) async fn stop(self, within: Duration) -> bool {
-        // The inbox first: the relay still sends what its handlers emitted.
-        self.inbox.stop(within).await & self.relay.stop(within).await
-    }
+    transport: Arc<dyn Transport>,
+    items: i64,
+    each: i64,
+) -> Result<ServiceHandle<D>, Failed> {
+    store.migrate().await?;
+    store.make_stock(items, each).await?;
+    let service = Service::builder("inventory", store, transport);
+    Ok(service.inbox("inventory", |inbox| inbox.on(reserve::<D>)).start().await?)
 }
 
 // ANCHOR: reserve
 /// Reserves for an order, or answers that none is left. The reservation, the answer, and the record
 /// that this order was handled commit together.
 async fn reserve<D: Database>(
-    tx: &mut D::Tx<'static>,
     order: OrderPlaced,
-    context: HandlerContext<'_>,
+    context: &mut HandlerContext<'_, D>,
 ) -> Result<(), HandlerError> {
     let OrderPlaced { order_id, item } = order;
-    if !D::take(tx, item).await? {
-        context.emit(&StockRanOut { order_id, item })?;
+    if !D::take(context.tx(), item).await? {
+        context.publish(&StockRanOut { order_id, item })?;
         return Ok(());
     }
-    D::reserve(tx, order_id, item).await?;
-    context.emit(&StockReserved { order_id, item })?;
+    D::reserve(context.tx(), order_id, item).await?;
+    context.publish(&StockReserved { order_id, item })?;
     Ok(())
 }
 // ANCHOR_END: reserve

@@ -15,17 +15,17 @@ use crate::id::MessageId;
 use crate::message::Message;
 use crate::name::{Key, KeyId, Route, Topic};
 
-/// Selection of messages or keys. The default selects everything, **of every route**. This includes
-/// messages that wait or died in the inboxes of this database (routes `inbox/…`). To select only
-/// what a relay sends, set `route`:
+/// Selection of messages or keys, of one route or, if said so, of all routes.
+///
+/// The routes of a store include those of its inboxes (`inbox/…`), with messages that wait or died
+/// there. An operation on many messages therefore names its route:
 ///
 /// ```
 /// # extern crate outbox_contract as outbox;
 /// use outbox::{Route, Topic};
 /// use outbox::admin::Filter;
 ///
-/// let topic = Some(Topic::new("invoices")?);
-/// let sent = Filter { route: Some(Route::default()), topic, ..Filter::default() };
+/// let sent = Filter::route(Route::default()).with_topic(Topic::new("invoices")?);
 /// # Ok::<(), outbox::NameError>(())
 /// ```
 ///
@@ -34,10 +34,10 @@ use crate::name::{Key, KeyId, Route, Topic};
 /// use outbox::admin::{Filter, MAX_PER_CALL};
 ///
 /// // An empty list selects no message; a missing list selects every message.
-/// let none = Filter { ids: Some(Vec::new()), ..Filter::default() };
-/// assert_eq!((none.limit(), Filter::default().limit()), (0, MAX_PER_CALL));
+/// let none = Filter { ids: Some(Vec::new()), ..Filter::all_routes() };
+/// assert_eq!((none.limit(), Filter::all_routes().limit()), (0, MAX_PER_CALL));
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     /// Only this route. `None`: all routes, inboxes included.
     pub route: Option<Route>,
@@ -71,6 +71,42 @@ pub const MAX_PER_CALL: usize = 1_000;
 pub const MAX_BYTES_PER_CALL: usize = 64 * 1_024 * 1_024;
 
 impl Filter {
+    /// Selects everything of one route: [`Route::default`] for what relays send,
+    /// [`inbox_route`](crate::transactional::inbox_route) for what waits or died in an inbox.
+    #[must_use]
+    pub const fn route(route: Route) -> Self {
+        Self {
+            route: Some(route),
+            topic: None,
+            key: None,
+            ids: None,
+            since: None,
+            before: None,
+            limit: None,
+            offset: 0,
+        }
+    }
+
+    /// Selects everything of every route, **inboxes included**.
+    #[must_use]
+    pub fn all_routes() -> Self {
+        Self { route: None, ..Self::route(Route::default()) }
+    }
+
+    /// Selects only messages of this topic.
+    #[must_use]
+    pub fn with_topic(mut self, topic: Topic) -> Self {
+        self.topic = Some(topic);
+        self
+    }
+
+    /// Selects only messages that were set aside, delivered, or are due before this instant.
+    #[must_use]
+    pub const fn with_before(mut self, before: Timestamp) -> Self {
+        self.before = Some(before);
+        self
+    }
+
     /// The same filter, limited to the first match from the beginning. For authors of stores.
     #[must_use]
     pub fn first(&self) -> Self {
@@ -312,7 +348,7 @@ pub trait Admin: Send + Sync + 'static {
     /// # use outbox::{Admin, StoreError, Timestamp};
     /// # use outbox::admin::Filter;
     /// # async fn replay(store: impl Admin, since: Timestamp, before: Timestamp) -> Result<(), StoreError> {
-    /// let mut filter = Filter { since: Some(since), before: Some(before), ..Filter::default() };
+    /// let mut filter = Filter { since: Some(since), before: Some(before), ..Filter::all_routes() };
     /// loop {
     ///     let replayed = store.replay(&filter).await?;
     ///     if replayed == 0 {

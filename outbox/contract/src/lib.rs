@@ -5,6 +5,7 @@ pub mod admin;
 pub mod backend;
 mod clock;
 mod codec;
+pub mod duration;
 mod edit;
 mod error;
 mod event;
@@ -15,6 +16,7 @@ mod key;
 mod message;
 pub mod metric;
 mod name;
+mod options;
 mod retry;
 mod writer;
 
@@ -32,6 +34,7 @@ pub use id::MessageId;
 pub use key::EventKey;
 pub use message::{Message, MessageError, Outgoing};
 pub use name::{Consumer, Key, KeyId, NameError, Route, Topic};
+pub use options::AppendOptions;
 pub use retry::{Exhausted, RetryPolicy};
 pub use writer::Outbox;
 

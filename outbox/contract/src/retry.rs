@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// Retry policy: number of attempts, delays between them, and the action on exhaustion.
 ///
 /// The delay is exponential with *full jitter*: a uniform draw between zero and the exponential
@@ -20,19 +22,26 @@ use std::time::Duration;
 /// // After the third failure the bound is 4 s (1 s, doubled twice); a draw of one half waits half of it.
 /// assert_eq!(policy.delay(3, 0.5), Duration::from_secs(2));
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+///
+/// In configuration files, a policy has the same names, and may leave out what has its default:
+/// `{"max_attempts": 5, "max_delay": "1m", "exhausted": "hold", "by_class": {"schema": 1}}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct RetryPolicy {
     /// Maximum number of attempts in total, from 1. Default 12. With the other defaults the
     /// attempts end after about nine minutes, because delays are drawn at random, and after 18.5
     /// minutes at most. Both exclude the duration of the attempts themselves.
     pub max_attempts: u32,
     /// Bound of the first delay, at most 30 days. Default 1 s.
+    #[serde(with = "crate::duration")]
     pub first_delay: Duration,
     /// Bound to which delays grow, at most 30 days. Default 5 minutes.
+    #[serde(with = "crate::duration")]
     pub max_delay: Duration,
     /// Action when the attempts are exhausted. Default: dead letter.
     pub exhausted: Exhausted,
     /// Failure classes with fewer or more attempts than `max_attempts`.
+    #[serde(with = "by_class")]
     pub by_class: Vec<(Cow<'static, str>, u32)>,
 }
 
@@ -41,7 +50,8 @@ pub struct RetryPolicy {
 const MAX_DELAY: Duration = Duration::from_secs(30 * 86_400);
 
 /// Action for a message whose attempts are exhausted, or which the broker rejected permanently.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Exhausted {
     /// The message becomes a dead letter, and its key continues with the next one, which leaves a
     /// gap.
@@ -49,6 +59,25 @@ pub enum Exhausted {
     DeadLetter,
     /// The key waits, in order and without a gap, until an operator retries, skips or discards.
     Hold,
+}
+
+/// Attempts by class, as a table in configuration.
+mod by_class {
+    use std::borrow::Cow;
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    type Classes = Vec<(Cow<'static, str>, u32)>;
+
+    pub(super) fn serialize<S: Serializer>(classes: &Classes, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(classes.iter().map(|(class, attempts)| (class, attempts)))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Classes, D::Error> {
+        let classes = BTreeMap::<String, u32>::deserialize(deserializer)?;
+        Ok(classes.into_iter().map(|(class, attempts)| (class.into(), attempts)).collect())
+    }
 }
 
 impl Default for RetryPolicy {
@@ -158,6 +187,24 @@ mod tests {
         let policy = RetryPolicy { by_class: vec![("schema".into(), 1)], ..RetryPolicy::default() };
         assert!(policy.is_exhausted(1, "schema"));
         assert!(!policy.is_exhausted(1, "timeout") && policy.is_exhausted(12, "timeout"));
+    }
+
+    #[test]
+    fn a_policy_in_a_file_has_the_same_names_and_what_it_leaves_out_has_its_default() {
+        let text = r#"{"max_attempts":5,"max_delay":"1m","exhausted":"hold","by_class":{"schema":1}}"#;
+        let policy: RetryPolicy = serde_json::from_str(text).unwrap();
+        let expected = RetryPolicy {
+            max_attempts: 5,
+            max_delay: Duration::from_secs(60),
+            exhausted: Exhausted::Hold,
+            by_class: vec![("schema".into(), 1)],
+            ..RetryPolicy::default()
+        };
+        assert_eq!(policy, expected);
+        let again = serde_json::to_string(&policy).unwrap();
+        assert_eq!(serde_json::from_str::<RetryPolicy>(&again).unwrap(), policy, "{again}");
+        let error = serde_json::from_str::<RetryPolicy>(r#"{"attempts": 5}"#).unwrap_err().to_string();
+        assert!(error.contains("`attempts`") && error.contains("`max_attempts`"), "{error}");
     }
 
     #[test]

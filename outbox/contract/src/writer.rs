@@ -5,13 +5,13 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::backend::trace;
-use crate::clock::Timestamp;
 use crate::codec::{Codec, Json};
 use crate::error::AppendError;
 use crate::event::DomainEvent;
 use crate::id::MessageId;
 use crate::message::{Message, MessageError, Outgoing};
 use crate::name::{NameError, Route, Topic};
+use crate::options::AppendOptions;
 use crate::{Transactional, Transport};
 
 /// Turns events into messages and appends them to a store, in the user's own transaction. A value,
@@ -154,29 +154,23 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         self.append_messages(tx, messages).await
     }
 
-    /// Appends an event that joins its key no earlier than `due_at`, behind everything committed
-    /// before that.
-    ///
-    /// *Units*: a relay compares `due_at` with the **database's** clock, at least every
-    /// `maintain_every` (5 s), so the event may be sent that much later. A time in the past is due
-    /// immediately.
+    /// Appends an event with headers, or to be sent at a later time.
     ///
     /// # Errors
     ///
     /// As [`append`](Self::append).
-    pub async fn schedule<E>(
+    pub async fn append_with<E>(
         &self,
         tx: &mut S::Tx<'_>,
-        due_at: Timestamp,
         event: &E,
+        options: AppendOptions,
     ) -> Result<MessageId, AppendError>
     where
         E: DomainEvent + Serialize + Sync + ?Sized,
     {
-        let message = self.encode(event)?;
-        let id = message.id;
-        let outgoing = self.check_and_route(&message)?.into_iter().map(|outgoing| outgoing.due_at(due_at));
-        self.store.append(tx, &outgoing.collect::<Vec<_>>()).await?;
+        let outgoing = options.apply(self.encode(event)?)?;
+        let id = outgoing.message.id;
+        self.store.append(tx, &self.check_and_route(outgoing)?).await?;
         Ok(id)
     }
 
@@ -191,26 +185,28 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         message: Message,
     ) -> Result<MessageId, AppendError> {
         let id = message.id;
-        self.store.append(tx, &self.check_and_route(&message)?).await?;
+        self.store.append(tx, &self.check_and_route(message.into())?).await?;
         Ok(id)
     }
 
-    /// Appends messages built by hand, in this order.
+    /// Appends messages built by hand, in this order. An [`Outgoing`] has a due time as well; its
+    /// route is that of its topic.
     ///
     /// # Errors
     ///
     /// As [`append`](Self::append).
-    pub async fn append_messages(
+    pub async fn append_messages<M: Into<Outgoing>>(
         &self,
         tx: &mut S::Tx<'_>,
-        messages: Vec<Message>,
+        messages: Vec<M>,
     ) -> Result<Vec<MessageId>, AppendError> {
-        let ids = messages.iter().map(|message| message.id).collect();
-        let mut outgoing = Vec::with_capacity(messages.len());
+        let (mut ids, mut routed) = (Vec::with_capacity(messages.len()), Vec::with_capacity(messages.len()));
         for message in messages {
-            outgoing.extend(self.check_and_route(&message)?);
+            let outgoing = message.into();
+            ids.push(outgoing.message.id);
+            routed.extend(self.check_and_route(outgoing)?);
         }
-        self.store.append(tx, &outgoing).await?;
+        self.store.append(tx, &routed).await?;
         Ok(ids)
     }
 
@@ -238,17 +234,15 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         Ok(message)
     }
 
-    fn check_and_route(&self, message: &Message) -> Result<Vec<Outgoing>, MessageError> {
+    /// Checks a message, and returns one for each route of its topic.
+    fn check_and_route(&self, outgoing: Outgoing) -> Result<Vec<Outgoing>, MessageError> {
+        let message = &outgoing.message;
         message.validate()?;
         if let Some(transport) = &self.limits.0 {
             transport.validate(message).map_err(MessageError::Rejected)?;
         }
-        let mut routes: Vec<&Route> =
-            self.routes.iter().filter(|(topic, _)| *topic == message.topic).map(|(_, route)| route).collect();
-        let default = Route::default();
-        if routes.is_empty() {
-            routes.push(&default);
-        }
-        Ok(routes.into_iter().map(|route| Outgoing::from(message.clone()).by(route.clone())).collect())
+        let routes = self.routes.iter().filter(|(topic, _)| *topic == message.topic);
+        let routed: Vec<Outgoing> = routes.map(|(_, route)| outgoing.clone().by(route.clone())).collect();
+        Ok(if routed.is_empty() { vec![outgoing.by(Route::default())] } else { routed })
     }
 }

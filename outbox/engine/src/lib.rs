@@ -5,6 +5,7 @@ mod inbox;
 mod mailbox;
 mod mediator;
 mod relay;
+mod service;
 mod telemetry;
 mod unit_of_work;
 
@@ -12,7 +13,7 @@ mod unit_of_work;
 pub use inbox::Step;
 pub use inbox::{
     HandlerContext, HandlerFailure, HandlerOptions, Inbox, InboxBuilder, InboxConfig, InboxHandle,
-    InboxStats, MessageHandler, Mode, UnknownType, handler_fn,
+    InboxStats, MessageHandler, Mode, UnknownType,
 };
 pub use mediator::{EventHandler, EventHandlerFn, HandlerError, Mediator};
 #[doc(hidden)]
@@ -21,5 +22,6 @@ pub use relay::simulation;
 pub use relay::{
     Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayObserver, RelayStats, StartError, Status,
 };
+pub use service::{Service, ServiceBuilder, ServiceHandle, ShutdownError};
 pub use telemetry::consume_span;
 pub use unit_of_work::{Aggregate, EventLog, UnitOfWork, VersionMismatch, WorkError};

@@ -74,7 +74,7 @@ async fn appending_relaying_and_handling_are_one_trace() {
     .await;
     async {
         let mut work = Mediator::new(outbox.clone()).begin().await.unwrap();
-        work.record(OrderPlaced { order_id: 1 }).unwrap();
+        work.publish(OrderPlaced { order_id: 1 }).unwrap();
         work.commit().await.unwrap();
     }
     .instrument(tracing::info_span!("do a unit of work"))

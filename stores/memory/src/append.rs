@@ -15,6 +15,11 @@ use crate::transaction::{MemoryTx, SessionTerminated};
 #[async_trait]
 impl Transactional for MemoryStore {
     type Tx<'t> = MemoryTx;
+    type Connection = MemoryTx;
+
+    fn connection(tx: &mut MemoryTx) -> &mut MemoryTx {
+        tx
+    }
 
     async fn begin(&self) -> Result<MemoryTx, StoreError> {
         Ok(MemoryTx::begin(Arc::clone(&self.shared)))

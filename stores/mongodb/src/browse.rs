@@ -105,7 +105,7 @@ pub(crate) async fn failing_keys(database: &Database, filter: &Filter) -> Result
     let mut wanted = matching(&Filter { ids: None, ..filter.clone() }, "key", "since");
     if filter.ids.is_some() {
         // Keys behind which one of these messages is parked.
-        let of_ids = Filter { ids: filter.ids.clone(), ..Filter::default() };
+        let of_ids = Filter { ids: filter.ids.clone(), ..Filter::all_routes() };
         let parked = database.parked();
         let key = doc! { "route": 1, "topic": 1, "order_key": 1 };
         let of_ids_alone = matching(&of_ids, "", "");

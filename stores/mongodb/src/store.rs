@@ -285,6 +285,11 @@ impl StripeMarks for MongoDbStore {
 impl Transactional for MongoDbStore {
     /// The driver's session, which must be in a transaction.
     type Tx<'t> = ClientSession;
+    type Connection = ClientSession;
+
+    fn connection<'c>(tx: &'c mut Self::Tx<'_>) -> &'c mut Self::Connection {
+        tx
+    }
 
     /// With read concern and write concern *majority*.
     async fn begin(&self) -> Result<Self::Tx<'static>, StoreError> {

@@ -150,6 +150,11 @@ fn finish(rest: Rest) {
 #[async_trait]
 impl Transactional for MySqlStore {
     type Tx<'t> = sqlx::Transaction<'t, MySql>;
+    type Connection = sqlx::MySqlConnection;
+
+    fn connection<'c>(tx: &'c mut Self::Tx<'_>) -> &'c mut Self::Connection {
+        tx
+    }
 
     /// Begins with READ COMMITTED, and with `lock_timeout` and `transaction_idle_timeout` set until it is committed or rolled back.
     async fn begin(&self) -> Result<Self::Tx<'static>, StoreError> {
@@ -270,5 +275,9 @@ impl Transactional for MySqlStore {
 
     fn max_idle(&self) -> Option<Duration> {
         Some(self.options().transaction_idle_timeout)
+    }
+
+    fn max_transactions(&self) -> Option<usize> {
+        usize::try_from(self.pool().options().get_max_connections()).ok()
     }
 }

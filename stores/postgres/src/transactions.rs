@@ -60,6 +60,11 @@ impl PostgresStore {
 #[async_trait]
 impl Transactional for PostgresStore {
     type Tx<'t> = sqlx::Transaction<'t, Postgres>;
+    type Connection = sqlx::PgConnection;
+
+    fn connection<'c>(tx: &'c mut Self::Tx<'_>) -> &'c mut Self::Connection {
+        tx
+    }
 
     /// Begins with `lock_timeout` and `idle_in_transaction_session_timeout` set for this
     /// transaction, in the same round trip.
@@ -158,5 +163,9 @@ impl Transactional for PostgresStore {
 
     fn max_idle(&self) -> Option<Duration> {
         Some(self.options().transaction_idle_timeout)
+    }
+
+    fn max_transactions(&self) -> Option<usize> {
+        usize::try_from(self.pool().options().get_max_connections()).ok()
     }
 }

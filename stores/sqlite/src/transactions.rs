@@ -37,6 +37,11 @@ async fn require_transaction(
 #[async_trait]
 impl Transactional for SqliteStore {
     type Tx<'t> = sqlx::Transaction<'t, Sqlite>;
+    type Connection = sqlx::SqliteConnection;
+
+    fn connection<'c>(tx: &'c mut Self::Tx<'_>) -> &'c mut Self::Connection {
+        tx
+    }
 
     async fn begin(&self) -> Result<Self::Tx<'static>, StoreError> {
         self.pool().begin_with(sql::BEGIN).await.map_err(of_beginning)

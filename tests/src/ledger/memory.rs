@@ -6,7 +6,7 @@ use outbox_contract::MessageId;
 use outbox_engine::HandlerError;
 use outbox_store_memory::MemoryStore;
 
-use super::{Effect, Effects, Failed, TxOf};
+use super::{ConnectionOf, Effect, Effects, Failed};
 
 #[derive(Clone)]
 pub(crate) struct Memory {
@@ -35,7 +35,7 @@ impl Effects for Memory {
         Ok(())
     }
 
-    async fn note(&self, tx: &mut TxOf<Self>, key: &str, id: MessageId) -> Result<(), HandlerError> {
+    async fn note(&self, tx: &mut ConnectionOf<Self>, key: &str, id: MessageId) -> Result<(), HandlerError> {
         let (effects, key) = (Arc::clone(&self.effects), key.to_owned());
         tx.on_commit(move || {
             let mut effects = lock(&effects);

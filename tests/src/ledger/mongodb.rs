@@ -8,7 +8,7 @@ use outbox_contract::MessageId;
 use outbox_engine::HandlerError;
 use outbox_store_mongodb::MongoDbStore;
 
-use super::{Effect, Effects, Failed, TxOf};
+use super::{ConnectionOf, Effect, Effects, Failed};
 
 fn database(store: &MongoDbStore) -> Result<Database, Failed> {
     store.client().default_database().ok_or_else(|| "the URL names no database".into())
@@ -37,7 +37,7 @@ impl Effects for MongoDbStore {
         Ok(())
     }
 
-    async fn note(&self, tx: &mut TxOf<Self>, key: &str, id: MessageId) -> Result<(), HandlerError> {
+    async fn note(&self, tx: &mut ConnectionOf<Self>, key: &str, id: MessageId) -> Result<(), HandlerError> {
         let counted = counters(self)?
             .find_one_and_update(doc! { "_id": key }, doc! { "$inc": { "handled": 1_i64 } })
             .upsert(true)

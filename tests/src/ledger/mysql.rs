@@ -5,7 +5,7 @@ use outbox_engine::HandlerError;
 use outbox_store_mysql::MySqlStore;
 use sqlx::Executor as _;
 
-use super::{Effect, Effects, Failed, TxOf};
+use super::{ConnectionOf, Effect, Effects, Failed};
 
 impl Effects for MySqlStore {
     type Store = Self;
@@ -24,18 +24,18 @@ impl Effects for MySqlStore {
         Ok(())
     }
 
-    async fn note(&self, tx: &mut TxOf<Self>, key: &str, id: MessageId) -> Result<(), HandlerError> {
+    async fn note(&self, tx: &mut ConnectionOf<Self>, key: &str, id: MessageId) -> Result<(), HandlerError> {
         let count = "insert into counters values (?, 1) on duplicate key update handled = handled + 1";
-        sqlx::query(count).bind(key).execute(&mut **tx).await?;
+        sqlx::query(count).bind(key).execute(&mut *tx).await?;
         let number: i64 = sqlx::query_scalar("select handled from counters where of_key = ?")
             .bind(key)
-            .fetch_one(&mut **tx)
+            .fetch_one(&mut *tx)
             .await?;
         sqlx::query("insert into effects values (?, ?, ?)")
             .bind(key)
             .bind(number)
             .bind(id.to_string())
-            .execute(&mut **tx)
+            .execute(&mut *tx)
             .await?;
         Ok(())
     }

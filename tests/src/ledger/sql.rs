@@ -6,7 +6,7 @@ use outbox_store_postgres::PostgresStore;
 use outbox_store_sqlite::SqliteStore;
 use sqlx::Executor as _;
 
-use super::{Effect, Effects, Failed, TxOf};
+use super::{ConnectionOf, Effect, Effects, Failed};
 
 macro_rules! effects {
     ($store:ty) => {
@@ -27,19 +27,19 @@ macro_rules! effects {
                 Ok(())
             }
 
-            async fn note(&self, tx: &mut TxOf<Self>, key: &str, id: MessageId) -> Result<(), HandlerError> {
+            async fn note(&self, tx: &mut ConnectionOf<Self>, key: &str, id: MessageId) -> Result<(), HandlerError> {
                 let number: i64 = sqlx::query_scalar(
                     "insert into counters values ($1, 1) on conflict (of_key) do update set handled = counters.handled + 1
                      returning handled",
                 )
                 .bind(key)
-                .fetch_one(&mut **tx)
+                .fetch_one(&mut *tx)
                 .await?;
                 sqlx::query("insert into effects values ($1, $2, $3)")
                     .bind(key)
                     .bind(number)
                     .bind(id.to_string())
-                    .execute(&mut **tx)
+                    .execute(&mut *tx)
                     .await?;
                 Ok(())
             }

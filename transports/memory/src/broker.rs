@@ -131,7 +131,12 @@ impl Broker {
                     // Publications that were given up are removed here, so that a hanging consumer
                     // does not collect them.
                     Some(entry) => {
-                        entry.waiters.retain(|waiter| self.publications.contains_key(&waiter.publication));
+                        // This one, which is taken out meanwhile, stays: it may have a message twice.
+                        let (publications, waits) =
+                            (&self.publications, |waiter: &Waiter| waiter.publication == id);
+                        entry
+                            .waiters
+                            .retain(|waiter| waits(waiter) || publications.contains_key(&waiter.publication));
                         entry.waiters.extend(waiter);
                     }
                     // This consumer has finished it, and another one has not.

@@ -7,7 +7,7 @@ use outbox_contract::backend::{Deliveries, Outcomes, PublishBatch, Subscription,
 use outbox_contract::{Message, Rejection, TransportError};
 
 use crate::broker::Broker;
-use crate::config::{Config, MemoryTransportBuilder};
+use crate::config::{Config, Confirm, MemoryTransportBuilder};
 use crate::deliveries::MemoryDeliveries;
 use crate::publication::PublicationId;
 
@@ -83,6 +83,10 @@ impl Transport for MemoryTransport {
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
         let (member, wake) = self.shared.broker().subscribe(subscription)?;
         Ok(Box::new(MemoryDeliveries::new(Arc::clone(&self.shared), member, wake)))
+    }
+
+    fn is_confirmed_by_consumers(&self) -> bool {
+        self.shared.config.confirm == Confirm::Acknowledged
     }
 
     async fn close(&self) {

@@ -53,19 +53,19 @@ impl Database for MongoDbStore {
         make(self, &["accounts"]).await
     }
 
-    async fn count_event(tx: &mut Self::Tx<'static>, customer: &str) -> Result<u32, HandlerError> {
+    async fn count_event(tx: &mut Self::Connection, customer: &str) -> Result<u32, HandlerError> {
         let counted = change(tx, "customers", customer, doc! { "$inc": { "events": 1_i64 } }).await?;
         Ok(u32::try_from(counted.get_i64("events")?)?)
     }
 
-    async fn write_order(tx: &mut Self::Tx<'static>, order: &OrderRow<'_>) -> Result<(), HandlerError> {
+    async fn write_order(tx: &mut Self::Connection, order: &OrderRow<'_>) -> Result<(), HandlerError> {
         let set = doc! { "customer": order.customer, "state": order.state };
         let update = doc! { "$set": set, "$inc": { "cents": order.cents } };
         change(tx, "orders", order.id, update).await?;
         Ok(())
     }
 
-    async fn book(tx: &mut Self::Tx<'static>, customer: &str, cents: i64) -> Result<(), HandlerError> {
+    async fn book(tx: &mut Self::Connection, customer: &str, cents: i64) -> Result<(), HandlerError> {
         change(tx, "accounts", customer, doc! { "$inc": { "cents": cents, "events": 1_i64 } }).await?;
         Ok(())
     }

@@ -23,15 +23,15 @@ impl Database for MySqlStore {
         Ok(())
     }
 
-    async fn count_event(tx: &mut Self::Tx<'static>, customer: &str) -> Result<u32, HandlerError> {
+    async fn count_event(tx: &mut Self::Connection, customer: &str) -> Result<u32, HandlerError> {
         let count = "insert into customers values (?, 1) on duplicate key update events = events + 1";
-        sqlx::query(count).bind(customer).execute(&mut **tx).await?;
+        sqlx::query(count).bind(customer).execute(&mut *tx).await?;
         let events = sqlx::query_scalar("select events from customers where name = ?").bind(customer);
-        let events: i64 = events.fetch_one(&mut **tx).await?;
+        let events: i64 = events.fetch_one(&mut *tx).await?;
         Ok(u32::try_from(events)?)
     }
 
-    async fn write_order(tx: &mut Self::Tx<'static>, order: &OrderRow<'_>) -> Result<(), HandlerError> {
+    async fn write_order(tx: &mut Self::Connection, order: &OrderRow<'_>) -> Result<(), HandlerError> {
         sqlx::query(
             "insert into orders values (?, ?, ?, ?)
              on duplicate key update state = values(state), cents = cents + values(cents)",
@@ -40,15 +40,15 @@ impl Database for MySqlStore {
         .bind(order.customer)
         .bind(order.state)
         .bind(order.cents)
-        .execute(&mut **tx)
+        .execute(&mut *tx)
         .await?;
         Ok(())
     }
 
-    async fn book(tx: &mut Self::Tx<'static>, customer: &str, cents: i64) -> Result<(), HandlerError> {
+    async fn book(tx: &mut Self::Connection, customer: &str, cents: i64) -> Result<(), HandlerError> {
         let book = "insert into accounts values (?, ?, 1)
                     on duplicate key update cents = cents + values(cents), events = events + 1";
-        sqlx::query(book).bind(customer).bind(cents).execute(&mut **tx).await?;
+        sqlx::query(book).bind(customer).bind(cents).execute(&mut *tx).await?;
         Ok(())
     }
 

@@ -24,18 +24,18 @@ macro_rules! database {
                 Ok(())
             }
 
-            async fn count_event(tx: &mut Self::Tx<'static>, customer: &str) -> Result<u32, HandlerError> {
+            async fn count_event(tx: &mut Self::Connection, customer: &str) -> Result<u32, HandlerError> {
                 let events: i64 = sqlx::query_scalar(
                     "insert into customers values ($1, 1) on conflict (name) do update set events = customers.events + 1
                      returning events",
                 )
                 .bind(customer)
-                .fetch_one(&mut **tx)
+                .fetch_one(tx)
                 .await?;
                 Ok(u32::try_from(events)?)
             }
 
-            async fn write_order(tx: &mut Self::Tx<'static>, order: &OrderRow<'_>) -> Result<(), HandlerError> {
+            async fn write_order(tx: &mut Self::Connection, order: &OrderRow<'_>) -> Result<(), HandlerError> {
                 sqlx::query(
                     "insert into orders values ($1, $2, $3, $4)
                      on conflict (id) do update set state = excluded.state, cents = orders.cents + excluded.cents",
@@ -44,19 +44,19 @@ macro_rules! database {
                 .bind(order.customer)
                 .bind(order.state)
                 .bind(order.cents)
-                .execute(&mut **tx)
+                .execute(tx)
                 .await?;
                 Ok(())
             }
 
-            async fn book(tx: &mut Self::Tx<'static>, customer: &str, cents: i64) -> Result<(), HandlerError> {
+            async fn book(tx: &mut Self::Connection, customer: &str, cents: i64) -> Result<(), HandlerError> {
                 sqlx::query(
                     "insert into accounts values ($1, $2, 1) on conflict (customer) do update
                      set cents = accounts.cents + excluded.cents, events = accounts.events + 1",
                 )
                 .bind(customer)
                 .bind(cents)
-                .execute(&mut **tx)
+                .execute(tx)
                 .await?;
                 Ok(())
             }

@@ -34,27 +34,27 @@ impl Database for MongoDbStore {
         Ok(())
     }
 
-    async fn write_order(tx: &mut Self::Tx<'static>, order: i64, item: i64) -> Result<(), HandlerError> {
+    async fn write_order(tx: &mut Self::Connection, order: i64, item: i64) -> Result<(), HandlerError> {
         let document = doc! { "_id": order, "item": item, "state": State::Waits as i64 };
         collection(&tx.client(), "orders")?.insert_one(document).session(tx).await?;
         Ok(())
     }
 
-    async fn answer(tx: &mut Self::Tx<'static>, order: i64, state: State) -> Result<bool, HandlerError> {
+    async fn answer(tx: &mut Self::Connection, order: i64, state: State) -> Result<bool, HandlerError> {
         let waits = doc! { "_id": order, "state": State::Waits as i64 };
         let answer = doc! { "$set": { "state": state as i64 } };
         let answered = collection(&tx.client(), "orders")?.update_one(waits, answer).session(tx).await?;
         Ok(answered.modified_count == 1)
     }
 
-    async fn take(tx: &mut Self::Tx<'static>, item: i64) -> Result<bool, HandlerError> {
+    async fn take(tx: &mut Self::Connection, item: i64) -> Result<bool, HandlerError> {
         let free = doc! { "_id": item, "free": { "$gt": 0_i64 } };
         let take = doc! { "$inc": { "free": -1_i64, "reserved": 1_i64 } };
         let taken = collection(&tx.client(), "stock")?.update_one(free, take).session(tx).await?;
         Ok(taken.modified_count == 1)
     }
 
-    async fn reserve(tx: &mut Self::Tx<'static>, order: i64, item: i64) -> Result<(), HandlerError> {
+    async fn reserve(tx: &mut Self::Connection, order: i64, item: i64) -> Result<(), HandlerError> {
         // No unique order: the example shows that each is reserved once.
         let reservation = doc! { "order": order, "item": item };
         collection(&tx.client(), "reservations")?.insert_one(reservation).session(tx).await?;

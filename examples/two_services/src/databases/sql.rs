@@ -24,13 +24,13 @@ macro_rules! database {
             }
 
             async fn execute(
-                tx: &mut Self::Tx<'static>,
+                tx: &mut Self::Connection,
                 sql: &'static str,
                 values: &[i64],
             ) -> Result<u64, sqlx::Error> {
                 let query = sqlx::query(sqlx::AssertSqlSafe($words(sql)));
                 let query = values.iter().fold(query, |query, value| query.bind(*value));
-                Ok(query.execute(&mut **tx).await?.rows_affected())
+                Ok(query.execute(tx).await?.rows_affected())
             }
 
             async fn pair(&self, sql: &'static str) -> Result<(i64, i64), sqlx::Error> {
@@ -60,7 +60,7 @@ trait Sql: Transactional + Clone {
 
     /// Returns the number of rows that a statement changes. Its arguments appear in order.
     fn execute(
-        tx: &mut Self::Tx<'static>,
+        tx: &mut Self::Connection,
         sql: &'static str,
         values: &[i64],
     ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
@@ -86,27 +86,27 @@ impl<S: Sql> Database for S {
         }
         let mut tx = self.begin().await?;
         for item in 0..items {
-            S::execute(&mut tx, "insert into stock values ($1, $2, 0)", &[item, each]).await?;
+            S::execute(S::connection(&mut tx), "insert into stock values ($1, $2, 0)", &[item, each]).await?;
         }
         Ok(self.commit(tx).await.into_result()?)
     }
 
-    async fn write_order(tx: &mut S::Tx<'static>, order: i64, item: i64) -> Result<(), HandlerError> {
+    async fn write_order(tx: &mut S::Connection, order: i64, item: i64) -> Result<(), HandlerError> {
         S::execute(tx, "insert into orders values ($1, $2, $3)", &[order, item, State::Waits as i64]).await?;
         Ok(())
     }
 
-    async fn answer(tx: &mut S::Tx<'static>, order: i64, state: State) -> Result<bool, HandlerError> {
+    async fn answer(tx: &mut S::Connection, order: i64, state: State) -> Result<bool, HandlerError> {
         let update = "update orders set state = $1 where id = $2 and state = $3";
         Ok(S::execute(tx, update, &[state as i64, order, State::Waits as i64]).await? == 1)
     }
 
-    async fn take(tx: &mut S::Tx<'static>, item: i64) -> Result<bool, HandlerError> {
+    async fn take(tx: &mut S::Connection, item: i64) -> Result<bool, HandlerError> {
         let take = "update stock set free = free - 1, reserved = reserved + 1 where item = $1 and free > 0";
         Ok(S::execute(tx, take, &[item]).await? == 1)
     }
 
-    async fn reserve(tx: &mut S::Tx<'static>, order: i64, item: i64) -> Result<(), HandlerError> {
+    async fn reserve(tx: &mut S::Connection, order: i64, item: i64) -> Result<(), HandlerError> {
         S::execute(tx, "insert into reservations values ($1, $2)", &[order, item]).await?;
         Ok(())
     }

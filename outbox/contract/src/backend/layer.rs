@@ -234,6 +234,11 @@ macro_rules! calls {
         #[deny(clippy::missing_trait_methods)]
         impl<L: TransactionalLayer> Transactional for L {
             type Tx<'t> = TxOf<'t, L::Inner>;
+            type Connection = <L::Inner as Transactional>::Connection;
+
+            fn connection<'c>(tx: &'c mut Self::Tx<'_>) -> &'c mut Self::Connection {
+                <L::Inner as Transactional>::connection(tx)
+            }
 
             async fn commit(&self, tx: TxOf<'static, Self>) -> Committed {
                 TransactionalLayer::commit(self, tx).await
@@ -258,6 +263,10 @@ macro_rules! calls {
                 self.inner().max_idle()
             }
 
+            fn max_transactions(&self) -> Option<usize> {
+                self.inner().max_transactions()
+            }
+
             $(
                 async fn $tx(&self, $($t: $T),*) -> Result<$Ta, $Te> {
                     TransactionalLayer::$tx(self, $($t),*).await
@@ -269,6 +278,11 @@ macro_rules! calls {
         #[deny(clippy::missing_trait_methods)]
         impl<S: Transactional> Transactional for Arc<S> {
             type Tx<'t> = S::Tx<'t>;
+            type Connection = S::Connection;
+
+            fn connection<'c>(tx: &'c mut Self::Tx<'_>) -> &'c mut Self::Connection {
+                S::connection(tx)
+            }
 
             async fn commit(&self, tx: S::Tx<'static>) -> Committed {
                 (**self).commit(tx).await
@@ -288,6 +302,10 @@ macro_rules! calls {
 
             fn max_idle(&self) -> Option<Duration> {
                 (**self).max_idle()
+            }
+
+            fn max_transactions(&self) -> Option<usize> {
+                (**self).max_transactions()
             }
 
             $(
@@ -378,6 +396,11 @@ macro_rules! transport_calls {
                 self.inner().validate(message)
             }
 
+            /// Forwards [`Transport::is_confirmed_by_consumers`].
+            fn is_confirmed_by_consumers(&self) -> bool {
+                self.inner().is_confirmed_by_consumers()
+            }
+
             $(
                 #[doc = concat!("Forwards [`Transport::", stringify!($call), "`].")]
                 fn $call(&self, $($c: $C),*) -> impl Future<Output = $answer> + Send {
@@ -397,6 +420,10 @@ macro_rules! transport_calls {
                 TransportLayer::validate(self, message)
             }
 
+            fn is_confirmed_by_consumers(&self) -> bool {
+                TransportLayer::is_confirmed_by_consumers(self)
+            }
+
             $(
                 async fn $call(&self, $($c: $C),*) -> $answer {
                     TransportLayer::$call(self, $($c),*).await
@@ -413,6 +440,10 @@ macro_rules! transport_calls {
 
             fn validate(&self, message: &Message) -> Result<(), Rejection> {
                 (**self).validate(message)
+            }
+
+            fn is_confirmed_by_consumers(&self) -> bool {
+                (**self).is_confirmed_by_consumers()
             }
 
             $(

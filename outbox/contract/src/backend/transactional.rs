@@ -21,6 +21,13 @@ pub trait Transactional: Store {
     /// The driver's transaction.
     type Tx<'t>: Send;
 
+    /// The connection that runs statements in a transaction: what the driver's queries take. The
+    /// same type as [`Tx`](Self::Tx) where a driver has only one.
+    type Connection: Send;
+
+    /// Returns the connection of a transaction.
+    fn connection<'c>(tx: &'c mut Self::Tx<'_>) -> &'c mut Self::Connection;
+
     /// Begins a transaction that can write.
     ///
     /// For the inbox and the unit of work; with `append` alone, begin your own. *Errors*: `Busy` if
@@ -147,6 +154,12 @@ pub trait Transactional: Store {
     /// For the inbox, which rejects handlers with a longer timeout: the database would undo such a
     /// handler's writes midway. Pure.
     fn max_idle(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Returns the maximum number of transactions that can be open at once, if there is one: the
+    /// size of the connection pool.
+    fn max_transactions(&self) -> Option<usize> {
         None
     }
 }

@@ -136,6 +136,12 @@ pub trait Transport: Send + Sync + 'static {
     /// - *Repeat*: another member of the group.
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError>;
 
+    /// Returns true if a message is confirmed only when its consumers have acknowledged it, as within
+    /// a process. A relay then finishes before these consumers stop.
+    fn is_confirmed_by_consumers(&self) -> bool {
+        false
+    }
+
     /// Closes connections after sending what was confirmed to be sent. Later calls fail with
     /// [`Closed`](crate::TransportErrorKind::Closed). Safe to repeat.
     async fn close(&self);

@@ -12,7 +12,9 @@ use serde::de::DeserializeOwned;
 use super::config::{HandlerOptions, InboxConfig, Mode, UnknownType};
 use super::handler::MessageHandler;
 use super::handlers::Handlers;
-use super::steps::{Step, Steps};
+#[cfg(feature = "test-util")]
+use super::steps::Step;
+use super::steps::Steps;
 
 mod start;
 
@@ -24,11 +26,11 @@ mod start;
 /// # use outbox::{DomainEvent, HandlerContext, HandlerError, Inbox, Transactional, Transport};
 /// # async fn run<S, E>(store: S, transport: impl Transport) -> Result<(), Box<dyn std::error::Error>>
 /// # where S: Transactional, E: DomainEvent + serde::de::DeserializeOwned + Send + Sync + 'static {
-/// async fn reserve<Tx, E>(_tx: &mut Tx, _event: E, _context: HandlerContext<'_>) -> Result<(), HandlerError> {
-///     Ok(()) // your queries, with `tx`
+/// async fn reserve<S: Transactional, E>(_event: E, _context: &mut HandlerContext<'_, S>) -> Result<(), HandlerError> {
+///     Ok(()) // your queries, with `context.tx()`
 /// }
 ///
-/// let inbox = Inbox::builder(store, transport).consumer("inventory").on::<E, _>(reserve).start().await?;
+/// let inbox = Inbox::builder(store, transport).consumer("inventory").on(reserve::<S, E>).start().await?;
 /// // … until the process is asked to stop:
 /// let drained = inbox.stop(Duration::from_secs(20)).await;
 /// # Ok(())
@@ -45,6 +47,7 @@ impl Inbox {
             outbox: Outbox::new(Arc::clone(&store)),
             store,
             transport: Arc::new(transport),
+            state: Arc::new(()),
             consumer: String::new(),
             handlers: Handlers::new(),
             routes: Vec::new(),
@@ -54,18 +57,20 @@ impl Inbox {
             seed: None,
             id: None,
             steps: Steps::default(),
+            own_store: false,
         }
     }
 }
 
 /// Sets an inbox up. Nothing is checked before [`start`](Self::start), which then reports everything that is wrong at once.
 #[must_use = "nothing runs before `start`"]
-pub struct InboxBuilder<S: Transactional, C: Codec = Json> {
+pub struct InboxBuilder<S: Transactional, A = (), C: Codec = Json> {
     store: Arc<S>,
     outbox: Outbox<Arc<S>, C>,
     transport: Arc<dyn Transport>,
+    state: Arc<A>,
     consumer: String,
-    handlers: Handlers<S::Tx<'static>, C>,
+    handlers: Handlers<S, C>,
     routes: Vec<(String, String)>,
     policies: Vec<(String, RetryPolicy)>,
     config: InboxConfig,
@@ -73,9 +78,11 @@ pub struct InboxBuilder<S: Transactional, C: Codec = Json> {
     seed: Option<u64>,
     id: Option<RelayId>,
     steps: Steps,
+    /// True if the store was replaced: its pool is another one.
+    own_store: bool,
 }
 
-impl<S: Transactional, C: Codec> fmt::Debug for InboxBuilder<S, C> {
+impl<S: Transactional, A, C: Codec> fmt::Debug for InboxBuilder<S, A, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InboxBuilder")
             .field("store", &self.store.name())
@@ -97,7 +104,7 @@ macro_rules! settings {
     };
 }
 
-impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
+impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C> {
     /// The name of the consumer: it stands in the store with each handled id, and names the group at the broker. Processes with one name
     /// share the messages. Another name is another consumer. What it gets of earlier messages is the broker's to say: on Kafka what the log still has,
     /// on Redis what was not trimmed, on RabbitMQ and within a process only what comes from then on. Needed.
@@ -106,7 +113,47 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
         self
     }
 
-    /// Handles an event type with this function. Subscribes to its topic.
+    /// Sets the state of the application, which handlers registered from here on find in
+    /// [`HandlerContext::state`](super::HandlerContext::state). They name its type: `HandlerContext<'_, MyStore, App>`. Use an `Arc` to share it.
+    pub fn state<B: Send + Sync + 'static>(self, state: B) -> InboxBuilder<S, B, C> {
+        self.shared_state(Arc::new(state))
+    }
+
+    pub(crate) fn shared_state<B>(self, state: Arc<B>) -> InboxBuilder<S, B, C> {
+        InboxBuilder {
+            store: self.store,
+            outbox: self.outbox,
+            transport: self.transport,
+            state,
+            consumer: self.consumer,
+            handlers: self.handlers,
+            routes: self.routes,
+            policies: self.policies,
+            config: self.config,
+            clock: self.clock,
+            seed: self.seed,
+            id: self.id,
+            steps: self.steps,
+            own_store: self.own_store,
+        }
+    }
+
+    /// Receives from another transport.
+    pub fn transport(mut self, transport: impl Transport) -> Self {
+        self.transport = Arc::new(transport);
+        self
+    }
+
+    /// Takes transactions from another store of the same database: one over a connection pool of its own, so that handlers and requests do not wait for
+    /// each other.
+    pub fn store(mut self, store: S) -> Self {
+        self.store = Arc::new(store);
+        self.outbox = self.outbox.with_store(Arc::clone(&self.store));
+        self.own_store = true;
+        self
+    }
+
+    /// Handles events of the type that this handler takes. Subscribes to its topic.
     ///
     /// The payload is read by the codec of the [outbox](Self::outbox): as JSON, unless another was set. One that can't be read becomes a dead letter.
     /// One of a newer schema version than this program knows fails, is tried
@@ -118,18 +165,18 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
     pub fn on<E, H>(self, handler: H) -> Self
     where
         E: DomainEvent + DeserializeOwned + Send + 'static,
-        H: for<'a> MessageHandler<'a, S::Tx<'static>, E, C>,
+        H: for<'a> MessageHandler<'a, E, S, A, C>,
     {
-        self.on_with::<E, H>(HandlerOptions::default(), handler)
+        self.on_with(HandlerOptions::default(), handler)
     }
 
     /// As [`on`](Self::on), with bounds of its own.
     pub fn on_with<E, H>(mut self, options: HandlerOptions, handler: H) -> Self
     where
         E: DomainEvent + DeserializeOwned + Send + 'static,
-        H: for<'a> MessageHandler<'a, S::Tx<'static>, E, C>,
+        H: for<'a> MessageHandler<'a, E, S, A, C>,
     {
-        self.handlers.typed::<E, H>(options, handler);
+        self.handlers.typed(options, handler, Arc::clone(&self.state));
         self
     }
 
@@ -142,18 +189,18 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
         handler: H,
     ) -> Self
     where
-        H: for<'a> MessageHandler<'a, S::Tx<'static>, Message, C>,
+        H: for<'a> MessageHandler<'a, Message, S, A, C>,
     {
-        self.handlers.raw(options, topic.as_ref(), event_type.as_ref(), handler);
+        self.handlers.raw(options, topic.as_ref(), event_type.as_ref(), handler, Arc::clone(&self.state));
         self
     }
 
     /// Handles every message that no other handler wants, as it is. Topics are subscribed to by [`topic`](Self::topic) and by other handlers.
     pub fn on_any<H>(mut self, handler: H) -> Self
     where
-        H: for<'a> MessageHandler<'a, S::Tx<'static>, Message, C>,
+        H: for<'a> MessageHandler<'a, Message, S, A, C>,
     {
-        self.handlers.any(HandlerOptions::default(), handler);
+        self.handlers.any(HandlerOptions::default(), handler, Arc::clone(&self.state));
         self
     }
 
@@ -188,16 +235,17 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
         self
     }
 
-    /// Emits as this outbox appends: by its codec, on its routes, within its limits. Events are read by the same codec. What is emitted goes to the
-    /// inbox's own store, in the handler's transaction, whatever the outbox has. Default: JSON on the route `default`.
+    /// Sets the outbox to which handlers publish: its codec, its routes, its limits. Events are read with the same codec. Published events go to the
+    /// inbox's own store, in the handler's transaction, whatever store the outbox has. Default: JSON on the route `default`.
     ///
-    /// Called before handlers and upcasters are registered, which read by that codec. Handlers take a [`HandlerContext`](super::HandlerContext) of it:
-    /// `HandlerContext<'_, MyCodec>`.
-    pub fn outbox<T: Transactional, D: Codec>(self, outbox: Outbox<T, D>) -> InboxBuilder<S, D> {
+    /// Call it before handlers and upcasters are registered, because they read with that codec. Handlers name it in their
+    /// [`HandlerContext`](super::HandlerContext): `HandlerContext<'_, MyStore, (), MyCodec>`.
+    pub fn outbox<T: Transactional, D: Codec>(self, outbox: Outbox<T, D>) -> InboxBuilder<S, A, D> {
         InboxBuilder {
             outbox: outbox.with_store(Arc::clone(&self.store)),
             store: self.store,
             transport: self.transport,
+            state: self.state,
             consumer: self.consumer,
             handlers: self.handlers.with_codec(),
             routes: self.routes,
@@ -207,10 +255,11 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
             seed: self.seed,
             id: self.id,
             steps: self.steps,
+            own_store: self.own_store,
         }
     }
 
-    /// Sends what handlers emit of a topic by a route of its own: in addition to the routes of its [outbox](Self::outbox), or instead of `default`.
+    /// Sends the events that handlers publish to a topic by a route of its own: in addition to the routes of its [outbox](Self::outbox), or instead of `default`.
     pub fn route_for(mut self, topic: impl Into<String>, route: impl Into<String>) -> Self {
         self.routes.push((topic.into(), route.into()));
         self
@@ -271,6 +320,23 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
         unhealthy_age: Duration,
         /// Retry policy of stored messages that fail. See [`InboxConfig::retry`].
         retry: RetryPolicy,
+    }
+
+    /// Labels it with the name of a service, unless it has a label of its own.
+    pub(crate) fn named(mut self, service: &str) -> Self {
+        if self.config.label == InboxConfig::default().label {
+            service.clone_into(&mut self.config.label);
+        }
+        self
+    }
+
+    pub(crate) fn consumer_name(&self) -> &str {
+        &self.consumer
+    }
+
+    /// Returns the maximum number of transactions that it takes of the store that it was given first.
+    pub(crate) fn transactions_of_service(&self) -> Option<usize> {
+        (!self.own_store).then_some(self.config.concurrency)
     }
 
     /// Sets the clock that leases and pauses are measured with. A seam for tests.

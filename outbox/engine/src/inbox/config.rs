@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use outbox_contract::RetryPolicy;
+use serde::{Deserialize, Serialize};
 
 use crate::relay::RelayConfig;
 use crate::relay::config::{MAX_BYTES, MAX_MESSAGES, problem_of_count};
 
 /// Place where a message waits until its handler has handled it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// At the broker: a message is acknowledged when its handler's transaction is committed. Only failing keys wait in the store. The
     /// default: one transaction for each message, or batch.
@@ -110,7 +112,14 @@ const MAX_CONCURRENCY: usize = 10_000;
 /// The configuration of an inbox. [`InboxBuilder`](super::InboxBuilder) has a method of the same name for each field.
 ///
 /// [`prefetch`](Self::prefetch) and [`tries`](Self::tries) are at most 1,000,000, times at most a day.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// It can be read from a file or from the environment with `serde`: the names are those of the fields, durations are text with a unit (`"30s"`), what
+/// is left out has its default, and an unknown name is an error that lists the known ones.
+///
+/// Configuration files hold it by the names of its fields. Durations are text with a unit (`"30s"`), missing fields have their defaults, and an
+/// unknown name is an error that lists the known ones.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct InboxConfig {
     /// Name of this process for people, in logs and in the database. It decides nothing. Default `inbox`.
@@ -135,22 +144,30 @@ pub struct InboxConfig {
     /// Number of tries of a message in memory before it and what follows of its key is written to the store and acknowledged. Default 3.
     pub tries: u32,
     /// The first wait between tries in memory; it doubles. Default 50 ms. Short: it holds up the key's prefetch.
+    #[serde(with = "outbox_contract::duration")]
     pub first_delay: Duration,
     /// The longest such wait. Default 1 s.
+    #[serde(with = "outbox_contract::duration")]
     pub max_delay: Duration,
     /// Maximum time of a call to the store before it counts as failed. Default 5 s.
+    #[serde(with = "outbox_contract::duration")]
     pub store_timeout: Duration,
     /// Duration of the leases of stored keys: another process takes them over at most this long, and a heartbeat, after this one was
     /// killed. At least what two heartbeats of 5 s, two calls to the store and the slowest handler need, three times the slowest handler where
     /// [`batch`](Self::batch) is more than 1. Default: that, or 15 s if it is less.
+    #[serde(with = "outbox_contract::duration::option")]
     pub lease: Option<Duration>,
     /// Interval of the look for failing keys that an operator released, or that another process left. Default 5 s.
+    #[serde(with = "outbox_contract::duration")]
     pub due_poll: Duration,
     /// First wait when the store or the broker is unavailable. Default 200 ms.
+    #[serde(with = "outbox_contract::duration")]
     pub outage_first_delay: Duration,
     /// The longest such wait. Default 5 s.
+    #[serde(with = "outbox_contract::duration")]
     pub outage_max_delay: Duration,
     /// The age of the oldest stored message from which on the inbox is unhealthy. Default 60 s.
+    #[serde(with = "outbox_contract::duration")]
     pub unhealthy_age: Duration,
     /// Retry policy of stored messages that fail.
     pub retry: RetryPolicy,
@@ -321,6 +338,20 @@ mod tests {
             assert!(drain.per_key >= 1 && drain.per_key <= drain.max_in_flight / 2);
             assert!(drain.per_key == 1 || drain.per_key * concurrency <= drain.max_in_flight / 2);
         }
+    }
+
+    #[test]
+    fn a_configuration_in_a_file_has_the_names_of_the_fields() {
+        let text = r#"{"mode": "stored", "concurrency": 4, "lease": "1m", "retry": {"exhausted": "hold"}}"#;
+        let config: InboxConfig = serde_json::from_str(text).unwrap();
+        let mut expected = InboxConfig { mode: Mode::Stored, concurrency: 4, ..InboxConfig::default() };
+        expected.lease = Some(Duration::from_secs(60));
+        expected.retry.exhausted = outbox_contract::Exhausted::Hold;
+        assert_eq!(config, expected);
+        let again = serde_json::to_string(&InboxConfig::default()).unwrap();
+        assert_eq!(serde_json::from_str::<InboxConfig>(&again).unwrap(), InboxConfig::default(), "{again}");
+        let error = serde_json::from_str::<InboxConfig>(r#"{"prefetched": 4}"#).unwrap_err().to_string();
+        assert!(error.contains("`prefetched`") && error.contains("`prefetch`"), "{error}");
     }
 
     #[test]

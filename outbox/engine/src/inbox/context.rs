@@ -14,7 +14,7 @@ use super::credit::Credit;
 use super::outage::Outage;
 use super::problems::Problems;
 use super::process::Process;
-use super::stats::Counters;
+use super::stats::{Counters, InboxStats};
 use super::steps::Steps;
 
 /// Pauses as the store told them last, and the beginning of the heartbeat that asked.
@@ -49,6 +49,10 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    pub(crate) fn stats(&self) -> InboxStats {
+        self.counters.snapshot(self.credit.out(), self.problems.count())
+    }
+
     pub(crate) fn now(&self) -> Duration {
         self.clock.elapsed()
     }

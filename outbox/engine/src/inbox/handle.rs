@@ -102,7 +102,7 @@ impl InboxHandle {
     /// Returns what the inbox has done since its start, and what it has in memory.
     #[must_use]
     pub fn stats(&self) -> InboxStats {
-        self.context.counters.snapshot(self.context.credit.out(), self.context.problems.count())
+        self.context.stats()
     }
 
     /// Topics, and units of them, that nothing is received from for now, while others go on. Looked at once a second.
@@ -166,6 +166,24 @@ impl InboxHandle {
             health.add(Status::Degraded, format!("consumer {consumer}: paused; nothing is handled"));
         }
         health
+    }
+
+    /// Returns true if its transport confirms a message only when this inbox has acknowledged it.
+    pub(crate) fn is_in_process(&self) -> bool {
+        self.context.transport.is_confirmed_by_consumers()
+    }
+
+    /// Waits until it is subscribed, but not for long.
+    pub(crate) async fn subscribed(&self) {
+        const LIMIT: Duration = Duration::from_secs(5);
+        let subscribed = async {
+            while self.supervisor.is_some() && !self.context.subscribed.load(Ordering::Acquire) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        if tokio::time::timeout(LIMIT, subscribed).await.is_err() {
+            tracing::warn!(consumer = %self.consumer(), "still not subscribed; starting anyway");
+        }
     }
 
     fn look(&self) {

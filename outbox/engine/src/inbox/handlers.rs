@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use outbox_contract::{Codec, DomainEvent, Failure, Json, Message, Topic};
+use outbox_contract::{Codec, DomainEvent, Failure, Json, Message, Topic, Transactional};
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
 use super::config::{HandlerOptions, UnknownType};
-use super::handler::{HandlerContext, MessageHandler};
+use super::handler::MessageHandler;
+use super::handler_context::HandlerContext;
 use super::undecodable::is_record;
 use super::upcast::{Upcasters, unreadable};
 use crate::mediator::HandlerError;
@@ -23,71 +24,81 @@ pub(crate) const UNDECODABLE: &str = "outbox.undecodable";
 pub(crate) const UNDECODABLE_REASON: &str = "outbox-undecodable";
 
 /// A handler of any type, ready to be called.
-pub(crate) trait Call<Tx, C: Codec>: Send + Sync {
+pub(crate) trait Call<S: Transactional, C: Codec>: Send + Sync {
     fn call<'a>(
         &'a self,
-        tx: &'a mut Tx,
-        context: HandlerContext<'a, C>,
+        context: HandlerContext<'a, S, (), C>,
         upcasters: &'a Upcasters<C>,
     ) -> BoxFuture<'a, Result<(), HandlerError>>;
 }
 
-struct Typed<E, H> {
+/// A handler of events, with the state that its context lends.
+struct Typed<E, H, A> {
     handler: H,
+    state: Arc<A>,
     event: PhantomData<fn() -> E>,
 }
 
-impl<Tx, E, H, C> Call<Tx, C> for Typed<E, H>
+impl<S, E, H, A, C> Call<S, C> for Typed<E, H, A>
 where
-    Tx: Send + 'static,
+    S: Transactional,
     E: DomainEvent + DeserializeOwned + Send + 'static,
-    H: for<'a> MessageHandler<'a, Tx, E, C>,
+    H: for<'a> MessageHandler<'a, E, S, A, C>,
+    A: Send + Sync + 'static,
     C: Codec,
 {
     fn call<'a>(
         &'a self,
-        tx: &'a mut Tx,
-        context: HandlerContext<'a, C>,
+        context: HandlerContext<'a, S, (), C>,
         upcasters: &'a Upcasters<C>,
     ) -> BoxFuture<'a, Result<(), HandlerError>> {
         Box::pin(async move {
-            let message = context.message();
+            let (message, codec) = (context.message(), context.outbox.codec());
             let known = E::TYPES.iter().find(|known| *known.name == *message.event_type);
             let known = known.map_or(message.schema_version, |known| known.version);
             let payload = upcasters.raise(
-                context.codec,
+                codec,
                 &message.event_type,
                 message.schema_version,
                 known,
                 &message.payload,
             )?;
-            let event = context.codec.decode(&payload).map_err(|error| unreadable(&error))?;
-            self.handler.handle(tx, event, context).await
+            let event = codec.decode(&payload).map_err(|error| unreadable(&error))?;
+            let mut context = context.with_state(&*self.state);
+            self.handler.clone().handle(event, &mut context).await
         })
     }
 }
 
-struct Raw<H>(H);
+/// A handler of messages as they are.
+struct Raw<H, A> {
+    handler: H,
+    state: Arc<A>,
+}
 
-impl<Tx, H, C> Call<Tx, C> for Raw<H>
+impl<S, H, A, C> Call<S, C> for Raw<H, A>
 where
-    Tx: Send + 'static,
-    H: for<'a> MessageHandler<'a, Tx, Message, C>,
+    S: Transactional,
+    H: for<'a> MessageHandler<'a, Message, S, A, C>,
+    A: Send + Sync + 'static,
     C: Codec,
 {
     fn call<'a>(
         &'a self,
-        tx: &'a mut Tx,
-        context: HandlerContext<'a, C>,
+        context: HandlerContext<'a, S, (), C>,
         _upcasters: &'a Upcasters<C>,
     ) -> BoxFuture<'a, Result<(), HandlerError>> {
-        Box::pin(self.0.handle(tx, context.message().clone(), context))
+        Box::pin(async move {
+            let message = context.message().clone();
+            let mut context = context.with_state(&*self.state);
+            self.handler.clone().handle(message, &mut context).await
+        })
     }
 }
 
 /// A handler with its bounds.
-pub(crate) struct Registered<Tx, C: Codec> {
-    pub(crate) call: Arc<dyn Call<Tx, C>>,
+pub(crate) struct Registered<S: Transactional, C: Codec> {
+    pub(crate) call: Arc<dyn Call<S, C>>,
     pub(crate) options: HandlerOptions,
     /// As many as may run at once, in memory and from the store together.
     pub(crate) permits: Arc<Semaphore>,
@@ -107,8 +118,8 @@ pub(crate) enum Action {
 }
 
 /// The handlers of an inbox.
-pub(crate) struct Handlers<Tx, C: Codec = Json> {
-    list: Vec<Registered<Tx, C>>,
+pub(crate) struct Handlers<S: Transactional, C: Codec = Json> {
+    list: Vec<Registered<S, C>>,
     by_type: BTreeMap<(Topic, String), usize>,
     any: Option<usize>,
     pub(crate) upcasters: Upcasters<C>,
@@ -117,7 +128,7 @@ pub(crate) struct Handlers<Tx, C: Codec = Json> {
     problems: Vec<String>,
 }
 
-impl<Tx: Send + 'static, C: Codec> Handlers<Tx, C> {
+impl<S: Transactional, C: Codec> Handlers<S, C> {
     pub(crate) fn new() -> Self {
         Self {
             list: Vec::new(),
@@ -130,12 +141,13 @@ impl<Tx: Send + 'static, C: Codec> Handlers<Tx, C> {
         }
     }
 
-    pub(crate) fn typed<E, H>(&mut self, options: HandlerOptions, handler: H)
+    pub(crate) fn typed<E, H, A>(&mut self, options: HandlerOptions, handler: H, state: Arc<A>)
     where
         E: DomainEvent + DeserializeOwned + Send + 'static,
-        H: for<'a> MessageHandler<'a, Tx, E, C>,
+        H: for<'a> MessageHandler<'a, E, S, A, C>,
+        A: Send + Sync + 'static,
     {
-        let at = self.register(options, Arc::new(Typed { handler, event: PhantomData }));
+        let at = self.register(options, Arc::new(Typed { handler, state, event: PhantomData }));
         for known in E::TYPES {
             match known.topic {
                 Some(topic) => self.route(topic, known.name, at),
@@ -147,19 +159,27 @@ impl<Tx: Send + 'static, C: Codec> Handlers<Tx, C> {
         }
     }
 
-    pub(crate) fn raw<H>(&mut self, options: HandlerOptions, topic: &str, event_type: &str, handler: H)
-    where
-        H: for<'a> MessageHandler<'a, Tx, Message, C>,
+    pub(crate) fn raw<H, A>(
+        &mut self,
+        options: HandlerOptions,
+        topic: &str,
+        event_type: &str,
+        handler: H,
+        state: Arc<A>,
+    ) where
+        H: for<'a> MessageHandler<'a, Message, S, A, C>,
+        A: Send + Sync + 'static,
     {
-        let at = self.register(options, Arc::new(Raw(handler)));
+        let at = self.register(options, Arc::new(Raw { handler, state }));
         self.route(topic, event_type, at);
     }
 
-    pub(crate) fn any<H>(&mut self, options: HandlerOptions, handler: H)
+    pub(crate) fn any<H, A>(&mut self, options: HandlerOptions, handler: H, state: Arc<A>)
     where
-        H: for<'a> MessageHandler<'a, Tx, Message, C>,
+        H: for<'a> MessageHandler<'a, Message, S, A, C>,
+        A: Send + Sync + 'static,
     {
-        let at = self.register(options, Arc::new(Raw(handler)));
+        let at = self.register(options, Arc::new(Raw { handler, state }));
         if self.any.replace(at).is_some() {
             self.problems.push("there are two handlers for any message; give it one".to_owned());
         }
@@ -179,7 +199,7 @@ impl<Tx: Send + 'static, C: Codec> Handlers<Tx, C> {
     }
 
     /// None yet, and what was said of topics and types: for another codec, which handlers and upcasters that are there already know nothing of.
-    pub(crate) fn with_codec<D: Codec>(self) -> Handlers<Tx, D> {
+    pub(crate) fn with_codec<D: Codec>(self) -> Handlers<S, D> {
         let mut problems = self.problems;
         if !self.list.is_empty() || !self.upcasters.is_empty() {
             problems.push("`outbox` is called behind a handler or an upcaster; call it first, for they read by its codec".to_owned());
@@ -202,7 +222,7 @@ impl<Tx: Send + 'static, C: Codec> Handlers<Tx, C> {
         problems
     }
 
-    fn register(&mut self, options: HandlerOptions, call: Arc<dyn Call<Tx, C>>) -> usize {
+    fn register(&mut self, options: HandlerOptions, call: Arc<dyn Call<S, C>>) -> usize {
         let permits = options.concurrency.clamp(1, Semaphore::MAX_PERMITS);
         self.list.push(Registered { call, options, permits: Arc::new(Semaphore::new(permits)) });
         self.list.len() - 1
@@ -240,7 +260,7 @@ impl<Tx: Send + 'static, C: Codec> Handlers<Tx, C> {
         }
     }
 
-    pub(crate) fn get(&self, at: usize) -> Option<&Registered<Tx, C>> {
+    pub(crate) fn get(&self, at: usize) -> Option<&Registered<S, C>> {
         self.list.get(at)
     }
 
@@ -255,7 +275,7 @@ impl<Tx: Send + 'static, C: Codec> Handlers<Tx, C> {
     }
 }
 
-impl<Tx, C: Codec> fmt::Debug for Handlers<Tx, C> {
+impl<S: Transactional, C: Codec> fmt::Debug for Handlers<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handlers")
             .field("types", &self.by_type.keys())
@@ -267,12 +287,13 @@ impl<Tx, C: Codec> fmt::Debug for Handlers<Tx, C> {
 
 #[cfg(test)]
 mod tests {
+    use outbox_store_memory::MemoryStore;
+
     use super::*;
 
     async fn nothing(
-        _tx: &mut (),
         _message: Message,
-        _context: HandlerContext<'_>,
+        _context: &mut HandlerContext<'_, MemoryStore>,
     ) -> Result<(), HandlerError> {
         Ok(())
     }
@@ -283,43 +304,49 @@ mod tests {
 
     #[test]
     fn an_unknown_type_goes_where_it_was_told_to() {
-        let mut handlers = Handlers::<()>::new();
-        handlers.raw(HandlerOptions::default(), "orders", "placed", nothing);
+        let mut handlers = Handlers::<MemoryStore>::new();
+        handlers.raw(HandlerOptions::default(), "orders", "placed", nothing, Arc::new(()));
         assert_eq!(handlers.action(&message("placed")), Action::Handle(0));
         assert!(matches!(handlers.action(&message("shipped")), Action::Reject(_)));
         handlers.unknown = UnknownType::Fail;
         assert!(matches!(handlers.action(&message("shipped")), Action::Fail(_)));
         handlers.unknown = UnknownType::Ignore;
         assert_eq!(handlers.action(&message("shipped")), Action::Ignore);
-        handlers.any(HandlerOptions::default(), nothing);
+        handlers.any(HandlerOptions::default(), nothing, Arc::new(()));
         assert_eq!(handlers.action(&message("shipped")), Action::Handle(1));
         assert_eq!(handlers.action(&message("placed")), Action::Handle(0));
     }
 
     #[test]
     fn what_is_no_message_is_rejected_whoever_wants_anything() {
-        let mut handlers = Handlers::<()>::new();
-        handlers.any(HandlerOptions::default(), nothing);
+        let mut handlers = Handlers::<MemoryStore>::new();
+        handlers.any(HandlerOptions::default(), nothing, Arc::new(()));
         let junk = message(UNDECODABLE).with_header(UNDECODABLE_REASON, "no id").unwrap();
         assert_eq!(handlers.action(&junk), Action::Reject(Failure::new("undecodable", "no id")));
     }
 
     #[test]
     fn every_problem_is_reported_at_once() {
-        let mut handlers = Handlers::<()>::new();
+        let mut handlers = Handlers::<MemoryStore>::new();
         assert_eq!(handlers.problems(true, None).len(), 2);
-        handlers.raw(HandlerOptions::default(), "orders", "placed", nothing);
+        handlers.raw(HandlerOptions::default(), "orders", "placed", nothing, Arc::new(()));
         assert_eq!(handlers.problems(true, None), Vec::<String>::new());
-        handlers.raw(HandlerOptions::default().concurrency(0), "orders", "placed", nothing);
+        handlers.raw(HandlerOptions::default().concurrency(0), "orders", "placed", nothing, Arc::new(()));
         assert_eq!(handlers.problems(true, None).len(), 2);
     }
 
     #[test]
     fn no_call_may_take_longer_than_a_transaction_may_be_idle() {
         let seconds = Duration::from_secs;
-        let mut handlers = Handlers::<()>::new();
-        handlers.raw(HandlerOptions::default().timeout(seconds(12)), "orders", "placed", nothing);
-        handlers.raw(HandlerOptions::default(), "orders", "shipped", nothing);
+        let mut handlers = Handlers::<MemoryStore>::new();
+        handlers.raw(
+            HandlerOptions::default().timeout(seconds(12)),
+            "orders",
+            "placed",
+            nothing,
+            Arc::new(()),
+        );
+        handlers.raw(HandlerOptions::default(), "orders", "shipped", nothing, Arc::new(()));
         assert_eq!(handlers.problems(true, None), Vec::<String>::new());
         assert_eq!(handlers.problems(true, Some(seconds(13))), Vec::<String>::new());
         assert_eq!(handlers.problems(false, Some(seconds(12))), Vec::<String>::new(), "no handler runs here");

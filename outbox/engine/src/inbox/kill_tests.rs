@@ -9,7 +9,7 @@ use outbox_contract::backend::{
     Clock, Deliveries, Outcomes, PublishBatch, Received, Subscription, Tag, Unit,
 };
 use outbox_contract::{Message, MessageId, Rejection, Timestamp, Transport, TransportError, async_trait};
-use outbox_store_memory::{MemoryStore, MemoryTx};
+use outbox_store_memory::MemoryStore;
 use outbox_testkit::{Feed, TestClock};
 use ractor::{ActorCell, ActorStatus};
 use tokio::time::Instant;
@@ -87,17 +87,15 @@ impl World {
 
     async fn inbox(&self, mode: Mode) -> InboxHandle {
         let world = self.clone();
-        let handler = handler_fn(move |tx: &mut MemoryTx, message: Message, _: HandlerContext<'_>| {
+        let handler = async move |message: Message, context: &mut HandlerContext<'_, MemoryStore>| {
             let (effects, key) = (Arc::clone(&world.effects), message.order_key().as_str().to_owned());
-            tx.on_commit(move || effects.lock().unwrap().entry(key).or_default().push(message.id));
+            context.tx().on_commit(move || effects.lock().unwrap().entry(key).or_default().push(message.id));
             world.highest.fetch_max(world.running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             let call = Call(Arc::clone(&world.running));
-            Box::pin(async move {
-                tokio::time::sleep(MS * 3).await;
-                drop(call);
-                Ok(())
-            })
-        });
+            tokio::time::sleep(MS * 3).await;
+            drop(call);
+            Ok(())
+        };
         let clock: Arc<dyn Clock> = Arc::new(TestClock::starting_at(Timestamp::from_micros(0)));
         let inbox = Inbox::builder(self.store.clone(), SlowToAcknowledge(self.feed.clone()));
         let inbox = inbox.consumer("inventory").topic("orders").clock(clock).seed(1).mode(mode);

@@ -21,6 +21,7 @@ mod dispatcher;
 mod drain;
 mod handle;
 mod handler;
+mod handler_context;
 mod handlers;
 mod identity;
 mod outage;
@@ -44,8 +45,10 @@ mod kill_tests;
 
 pub use builder::{Inbox, InboxBuilder};
 pub use config::{HandlerOptions, InboxConfig, Mode, UnknownType};
+pub(crate) use context::Context;
 pub use handle::InboxHandle;
-pub use handler::{HandlerContext, HandlerFailure, MessageHandler, handler_fn};
+pub use handler::{HandlerFailure, MessageHandler};
+pub use handler_context::HandlerContext;
 pub use stats::InboxStats;
 #[cfg(feature = "test-util")]
 pub use steps::Step;

@@ -13,8 +13,8 @@ pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Handles events of one type, in the unit of work that recorded them, before it commits.
 ///
-/// An `async fn` of the event and the unit of work is a handler. So is a value that implements this
-/// trait, which may hold its dependencies:
+/// An `async fn` of the event and the unit of work is a handler. So is an async closure, which is
+/// cloned for each call, and a value that implements this trait:
 ///
 /// ```
 /// # mod outbox { pub use outbox_contract::*; pub use outbox_engine::*; pub mod memory { pub use outbox_store_memory::*; } }
@@ -41,13 +41,13 @@ pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
     message = "`{Self}` is not a handler of `{E}`",
     label = "not a handler",
     note = "a handler is an `async fn(event: &{E}, work: &mut UnitOfWork<…>) -> Result<(), HandlerError>` whose future is `Send`, or a value that implements `EventHandler`",
-    note = "closures are not supported here, because the future borrows the arguments; use an `async fn`, or a struct that implements `EventHandler`"
+    note = "a closure names its types: `async |event: &{E}, work: &mut UnitOfWork<{S}>| {{ … }}`"
 )]
 pub trait EventHandler<E, S: Transactional, C: Codec = Json>: Send + Sync + 'static {
-    /// Handles one event. Runs in the unit's transaction, which [`UnitOfWork::tx`] lends. The
-    /// mediator also handles the events that it [records](UnitOfWork::record).
+    /// Handles one event. Runs in the unit's transaction: [`UnitOfWork::tx`] runs queries in it.
+    /// The mediator also handles the events that it [publishes](UnitOfWork::publish).
     ///
-    /// A rollback does not undo effects outside the transaction: record an event for them instead.
+    /// A rollback does not undo effects outside the transaction: publish an event for them instead.
     ///
     /// # Errors
     ///
@@ -56,19 +56,19 @@ pub trait EventHandler<E, S: Transactional, C: Codec = Json>: Send + Sync + 'sta
     async fn handle(&self, event: &E, work: &mut UnitOfWork<S, C>) -> Result<(), HandlerError>;
 }
 
-/// An `async fn` that can be an [`EventHandler`]. Implemented for all of them; not for implementing
-/// yourself.
-pub trait EventHandlerFn<'a, E, S: Transactional, C: Codec>: Send + Sync + 'static {
+/// A function or an async closure that can be an [`EventHandler`]. Implemented for all of them; not
+/// for implementing yourself.
+pub trait EventHandlerFn<'a, E, S: Transactional, C: Codec>: Clone + Send + Sync + 'static {
     /// Its future.
     type Handling: Future<Output = Result<(), HandlerError>> + Send + 'a;
 
     /// Calls it.
-    fn call(&self, event: &'a E, work: &'a mut UnitOfWork<S, C>) -> Self::Handling;
+    fn call(self, event: &'a E, work: &'a mut UnitOfWork<S, C>) -> Self::Handling;
 }
 
 impl<'a, F, Handling, E, S, C> EventHandlerFn<'a, E, S, C> for F
 where
-    F: Fn(&'a E, &'a mut UnitOfWork<S, C>) -> Handling + Send + Sync + 'static,
+    F: FnOnce(&'a E, &'a mut UnitOfWork<S, C>) -> Handling + Clone + Send + Sync + 'static,
     Handling: Future<Output = Result<(), HandlerError>> + Send + 'a,
     E: 'a,
     S: Transactional,
@@ -76,7 +76,7 @@ where
 {
     type Handling = Handling;
 
-    fn call(&self, event: &'a E, work: &'a mut UnitOfWork<S, C>) -> Handling {
+    fn call(self, event: &'a E, work: &'a mut UnitOfWork<S, C>) -> Handling {
         self(event, work)
     }
 }
@@ -90,7 +90,7 @@ where
     C: Codec,
 {
     async fn handle(&self, event: &E, work: &mut UnitOfWork<S, C>) -> Result<(), HandlerError> {
-        self.call(event, work).await
+        self.clone().call(event, work).await
     }
 }
 

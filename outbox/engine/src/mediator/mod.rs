@@ -25,8 +25,8 @@ use crate::unit_of_work::{UnitOfWork, WorkError, blame};
 /// Begins units of work, and passes the events of each to their handlers before it commits.
 ///
 /// Handlers are registered by the event's Rust type and run one after the other, in the order of
-/// registration, in the unit's own transaction. The events that they record go to handlers too, in
-/// the order of recording. An error of any handler rolls everything back.
+/// registration, in the unit's own transaction. The events that they publish go to handlers too,
+/// in order. An error of any handler rolls everything back.
 ///
 /// Cheap to clone: clones share the handlers.
 ///
@@ -47,7 +47,7 @@ use crate::unit_of_work::{UnitOfWork, WorkError, blame};
 ///
 /// async fn reserve_stock(event: &OrderPlaced, work: &mut UnitOfWork<MemoryStore>) -> Result<(), HandlerError> {
 ///     // … queries on `work.tx()` …
-///     work.record(StockReserved { order_id: event.order_id })?;
+///     work.publish(StockReserved { order_id: event.order_id })?;
 ///     Ok(())
 /// }
 ///
@@ -55,7 +55,7 @@ use crate::unit_of_work::{UnitOfWork, WorkError, blame};
 /// let mediator = Mediator::new(Outbox::new(MemoryStore::new())).on(reserve_stock);
 ///
 /// let mut work = mediator.begin().await?;
-/// work.record(OrderPlaced { order_id: 1 })?;
+/// work.publish(OrderPlaced { order_id: 1 })?;
 /// work.commit().await?; // both events, or neither
 /// # Ok(())
 /// # }
@@ -83,8 +83,8 @@ impl<S: Transactional, C: Codec> Mediator<S, C> {
 
     /// Registers a handler of events of one type, after the type's existing handlers.
     ///
-    /// An `async fn` of the event and the unit of work is a handler; a value with dependencies
-    /// implements [`EventHandler`]. The type is that of the recorded value: a handler of an enum
+    /// An `async fn` or an async closure of the event and the unit of work is a handler; so is a
+    /// value that implements [`EventHandler`]. The type is that of the published value: a handler of an enum
     /// receives all of its variants.
     #[must_use]
     pub fn on<E, H>(self, handler: H) -> Self
@@ -98,7 +98,7 @@ impl<S: Transactional, C: Codec> Mediator<S, C> {
         })
     }
 
-    /// Sets the maximum length of a chain of events that handlers record because of one another.
+    /// Sets the maximum length of a chain of events that handlers publish because of one another.
     /// Default 16: chains of a domain are short, and a longer one is probably circular.
     #[must_use]
     pub fn max_depth(self, depth: usize) -> Self {

@@ -267,6 +267,26 @@ impl RelayBuilder {
         Ok(RelayHandle::new(relay, supervisors, maintenance.get_cell()))
     }
 
+    /// Gives it the name of a service, as far as it has none of its own.
+    pub(crate) fn named(mut self, service: &str) -> Self {
+        let default = RelayConfig::default();
+        if self.config.label == default.label {
+            service.clone_into(&mut self.config.label);
+        }
+        if self.config.source == default.source {
+            self.config.source = format!("/{service}");
+        }
+        self
+    }
+
+    /// Lists everything that is wrong.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        match self.checked() {
+            Err(StartError::Config(problems)) => problems,
+            _ => Vec::new(),
+        }
+    }
+
     #[expect(clippy::type_complexity, reason = "two lists, taken apart at once")]
     fn checked(&self) -> Result<(Vec<(Route, Arc<dyn Transport>)>, Policies), StartError> {
         let mut problems = self.config.problems();

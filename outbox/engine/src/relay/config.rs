@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use outbox_contract::RetryPolicy;
+use serde::{Deserialize, Serialize};
 
 /// Maximum of a setting that counts messages: more is a typing error, and no memory holds it.
 pub(crate) const MAX_MESSAGES: usize = 1_000_000;
@@ -24,7 +25,11 @@ pub(crate) fn problem_of_count(name: &str, value: usize, most: usize) -> Option<
 ///
 /// [`RelayBuilder`](super::RelayBuilder) has a method of the same name for each field. Unless a
 /// field says otherwise, durations are 1 ms to a day, and numbers of messages 1 to 1,000,000.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// Configuration files hold it by the names of its fields. Durations are text with a unit (`"30s"`), missing fields have their defaults, and an
+/// unknown name is an error that lists the known ones.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RelayConfig {
     /// Name of this relay in logs and in the database. It has no effect. Default `relay`.
@@ -43,23 +48,27 @@ pub struct RelayConfig {
     /// Duration of a lease. Default 15 s.
     ///
     /// After a relay was killed, another one takes over within a lease and a heartbeat.
+    #[serde(with = "outbox_contract::duration")]
     pub lease: Duration,
     /// Interval of heartbeats, which renew the leases. Default 5 s.
     ///
     /// A failed heartbeat is retried until `publish_timeout` before the leases expire. Then
     /// publishing stops, and the relay drops everything in memory and reads it again.
+    #[serde(with = "outbox_contract::duration")]
     pub heartbeat: Duration,
     /// Timeout of a publish batch, after which its unconfirmed messages count as unknown and are
     /// sent again. Default 5 s.
     ///
     /// It is up to twelve times as long for a batch that is being confirmed bit by bit, or that
     /// waits behind batches that are: a slow broker receives no message twice for being slow.
+    #[serde(with = "outbox_contract::duration")]
     pub publish_timeout: Duration,
     /// Timeout of a call to the store. Default 5 s.
     ///
     /// As long as twice this timeout and a `publish_timeout` fit into the lease, a heartbeat that
     /// is answered as late as that still renews in time. With a longer timeout, publishing pauses
     /// while the database is that slow.
+    #[serde(with = "outbox_contract::duration")]
     pub store_timeout: Duration,
     /// Maximum number of messages of one fetch. Default 1,000: the cost per message is flat from
     /// 500 to 2,000.
@@ -95,21 +104,28 @@ pub struct RelayConfig {
     /// exceed it.
     pub publish_batch_bytes: usize,
     /// Polling interval of an idle relay; wake-ups come in between. Default 1 s.
+    #[serde(with = "outbox_contract::duration")]
     pub idle_poll: Duration,
     /// Polling interval for failing keys that an operator released or another relay left behind.
     /// Default 5 s. The relay retries its own failing keys when they are due.
+    #[serde(with = "outbox_contract::duration")]
     pub due_poll: Duration,
     /// Polling interval for scheduled messages and expired rows. Default 5 s. Messages whose due
     /// time the relay knows are promoted at that time.
+    #[serde(with = "outbox_contract::duration")]
     pub maintain_every: Duration,
     /// Interval at which the backlog is measured, for metrics and health. Default 5 s.
+    #[serde(with = "outbox_contract::duration")]
     pub observe_every: Duration,
     /// Age of the oldest waiting message from which the relay is unhealthy. Default 60 s.
+    #[serde(with = "outbox_contract::duration")]
     pub unhealthy_age: Duration,
     /// First delay before a retry when a transport or topic is unavailable. Default 200 ms.
+    #[serde(with = "outbox_contract::duration")]
     pub outage_first_delay: Duration,
     /// Maximum delay before such a retry. Default 5 s: the relay resumes at most this long after
     /// the transport.
+    #[serde(with = "outbox_contract::duration")]
     pub outage_max_delay: Duration,
     /// Retry policy of failing messages whose topic has none of its own.
     pub retry: RetryPolicy,
@@ -237,6 +253,17 @@ impl RelayConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_configuration_in_a_file_has_the_names_of_the_fields() {
+        let config: RelayConfig = serde_json::from_str(r#"{"lease": "30s", "lanes": 8}"#).unwrap();
+        let lease = Duration::from_secs(30);
+        assert_eq!(config, RelayConfig { lease, lanes: 8, ..RelayConfig::default() });
+        let again = serde_json::to_string(&RelayConfig::default()).unwrap();
+        assert_eq!(serde_json::from_str::<RelayConfig>(&again).unwrap(), RelayConfig::default(), "{again}");
+        let error = serde_json::from_str::<RelayConfig>(r#"{"leese": "30s"}"#).unwrap_err().to_string();
+        assert!(error.contains("`leese`") && error.contains("`heartbeat`"), "{error}");
+    }
 
     #[test]
     fn the_defaults_are_consistent() {

@@ -182,6 +182,16 @@ impl Health {
         }
     }
 
+    /// Adds what another part reports. Several parts may report the same of one store.
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.status = self.status.max(other.status);
+        for reason in other.reasons {
+            if !self.reasons.contains(&reason) {
+                self.reasons.push(reason);
+            }
+        }
+    }
+
     pub(crate) fn add(&mut self, status: Status, reason: String) {
         self.status = self.status.max(status);
         self.reasons.push(reason);

@@ -30,11 +30,12 @@ mod tests {
 
     use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString};
 
+    use outbox_contract::Message;
     use outbox_store_memory::MemoryStore;
     use outbox_testkit::Feed;
 
     use super::*;
-    use crate::{Inbox, Mode};
+    use crate::{HandlerContext, Inbox, Mode};
 
     /// Recorder that collects the descriptions.
     #[derive(Default)]
@@ -79,8 +80,7 @@ mod tests {
             let told = Told::default();
             let recorder = metrics::set_default_local_recorder(&told);
             let inbox = Inbox::builder(MemoryStore::new(), Feed::new()).consumer("inventory").topic("orders");
-            let inbox = inbox
-                .on_any(crate::handler_fn(|_, _: outbox_contract::Message, _| Box::pin(async { Ok(()) })));
+            let inbox = inbox.on_any(async |_: Message, _: &mut HandlerContext<'_, MemoryStore>| Ok(()));
             drop(inbox.mode(mode).start().await.unwrap());
             drop(recorder);
             let told = told.0.into_inner().unwrap();

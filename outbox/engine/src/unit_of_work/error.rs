@@ -32,7 +32,7 @@ pub enum WorkError {
     },
     /// The closure of [`Mediator::run`](crate::Mediator::run) failed.
     Failed(HandlerError),
-    /// Handlers record events because of one another, beyond the maximum chain length.
+    /// Handlers publish events because of one another, beyond the maximum chain length.
     TooDeep {
         /// The event types in order, down to the one that exceeded the limit.
         chain: Vec<&'static str>,
@@ -123,7 +123,7 @@ impl fmt::Display for WorkError {
             Self::Failed(error) => write!(f, "rolled back: {error}"),
             Self::TooDeep { chain } => write!(
                 f,
-                "rolled back, the chain of events that handlers record is too long: {}; break the cycle, or raise max_depth",
+                "rolled back, the chain of events that handlers publish is too long: {}; break the cycle, or raise max_depth",
                 chain.join(" -> ")
             ),
             Self::TooMany { most } => write!(

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::fmt;
 
 use outbox_contract::backend::Committed;
-use outbox_contract::{Codec, DomainEvent, Json, Message, Transactional};
+use outbox_contract::{AppendOptions, Codec, DomainEvent, Json, Outgoing, Transactional};
 use serde::Serialize;
 
 pub use error::WorkError;
@@ -22,23 +22,23 @@ type Event = Box<dyn Any + Send + Sync>;
 
 /// A transaction and the events raised in it, which commit together or not at all.
 ///
-/// [`tx`](Self::tx) lends the driver's own transaction, for queries as usual. Events are
-/// [recorded](Self::record), or [collected](Self::collect) from aggregates.
-/// [`commit`](Self::commit) passes them to the handlers of the [`Mediator`], in the same
-/// transaction, appends those that have a topic, commits, and wakes the relay.
+/// [`tx`](Self::tx) runs queries in it. Events are [published](Self::publish), or
+/// [collected](Self::collect) from aggregates. [`commit`](Self::commit) passes them to the handlers
+/// of the [`Mediator`], in the same transaction, appends those that have a topic, commits, and wakes
+/// the relay.
 ///
 /// Dropping it rolls back.
 ///
 /// # Deadlocks
 ///
 /// Events are appended at the end, all at once and in the order of their keys. Two units of work
-/// therefore never wait for each other's keys. An `outbox.append(work.tx(), …)` in between takes
-/// its keys early, and then they can: the database ends one of the two with a conflict.
+/// therefore never wait for each other's keys. An `outbox.append(work.transaction(), …)` in between
+/// takes its keys early, and then they can: the database ends one of the two with a conflict.
 pub struct UnitOfWork<S: Transactional, C: Codec = Json> {
     mediator: Mediator<S, C>,
     tx: S::Tx<'static>,
     cascade: Cascade<Event>,
-    messages: Vec<Message>,
+    messages: Vec<Outgoing>,
 }
 
 impl<S: Transactional, C: Codec> UnitOfWork<S, C> {
@@ -46,13 +46,20 @@ impl<S: Transactional, C: Codec> UnitOfWork<S, C> {
         Self { mediator, tx, cascade: Cascade::new(limits), messages: Vec::new() }
     }
 
-    /// Returns the driver's transaction, for your queries. Do not end it: use
+    /// Returns the connection of the transaction, for your queries: `query.execute(work.tx())`. With
+    /// MongoDB it is the session.
+    pub fn tx(&mut self) -> &mut S::Connection {
+        S::connection(&mut self.tx)
+    }
+
+    /// Returns the driver's own transaction, where its type is needed: to append with another
+    /// [`Outbox`](outbox_contract::Outbox), or to open a savepoint. Do not end it: use
     /// [`commit`](Self::commit) or [`rollback`](Self::rollback).
-    pub fn tx(&mut self) -> &mut S::Tx<'static> {
+    pub fn transaction(&mut self) -> &mut S::Tx<'static> {
         &mut self.tx
     }
 
-    /// Records an event: its handlers receive it before the commit, and if it has a topic it is
+    /// Publishes an event: its handlers receive it before the commit, and if it has a topic it is
     /// appended.
     ///
     /// It is encoded now, and occurs now: `occurred_at` is the time of this call.
@@ -62,25 +69,42 @@ impl<S: Transactional, C: Codec> UnitOfWork<S, C> {
     /// [`WorkError::Append`] for an invalid message, which leaves the unit of work unchanged.
     /// [`WorkError::TooDeep`] and [`WorkError::TooMany`] at the mediator's limits: the unit can no
     /// longer commit.
-    pub fn record<E>(&mut self, event: E) -> Result<(), WorkError>
+    pub fn publish<E>(&mut self, event: E) -> Result<(), WorkError>
+    where
+        E: DomainEvent + Serialize + Send + Sync + 'static,
+    {
+        self.publish_with(event, AppendOptions::new())
+    }
+
+    /// Publishes an event with headers, or at a later time. Its handlers receive it before the
+    /// commit all the same; only its message is sent later.
+    ///
+    /// # Errors
+    ///
+    /// As [`publish`](Self::publish).
+    pub fn publish_with<E>(&mut self, event: E, options: AppendOptions) -> Result<(), WorkError>
     where
         E: DomainEvent + Serialize + Send + Sync + 'static,
     {
         let kind = event.event_type();
-        let message = if kind.is_local() { None } else { Some(self.mediator.outbox().encode(&event)?) };
+        let outgoing = match kind.is_local() {
+            true => None,
+            false => Some(options.apply(self.mediator.outbox().encode(&event)?)?),
+        };
         self.cascade.record(kind.name, Box::new(event))?;
-        self.messages.extend(message);
+        self.messages.extend(outgoing);
         Ok(())
     }
 
-    /// Takes the events that an aggregate has recorded, in its order.
+    /// Publishes the events that an aggregate has recorded, in its order, and takes them out of its
+    /// log.
     ///
     /// # Errors
     ///
-    /// As [`record`](Self::record). Taken events are not put back: read the aggregate again before
+    /// As [`publish`](Self::publish). Taken events are not put back: read the aggregate again before
     /// another attempt.
     pub fn collect<A: Aggregate>(&mut self, aggregate: &mut A) -> Result<(), WorkError> {
-        aggregate.events().take().into_iter().try_for_each(|event| self.record(event))
+        aggregate.events().take().into_iter().try_for_each(|event| self.publish(event))
     }
 
     /// Passes the events to their handlers, appends those with a topic, commits, and wakes relays
@@ -158,8 +182,8 @@ impl<S: Transactional, C: Codec> UnitOfWork<S, C> {
             return Ok(());
         }
         let mut messages = std::mem::take(&mut self.messages);
-        // A stable sort: within a key, the order of recording.
-        messages.sort_by_cached_key(Message::key_id);
+        // A stable sort: within a key, the order of publishing.
+        messages.sort_by_cached_key(|outgoing| outgoing.message.key_id());
         let mediator = self.mediator.clone();
         mediator.outbox().append_messages(&mut self.tx, messages).await?;
         Ok(())

@@ -5,4 +5,6 @@ extern crate outbox_contract as outbox;
 mod inbox;
 mod promises;
 mod relay;
+mod service;
+mod ui;
 mod unit_of_work;

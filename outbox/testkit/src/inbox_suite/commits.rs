@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outbox_contract::{Message, MessageId, Topic};
-use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, InboxBuilder, handler_fn};
+use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, InboxBuilder};
 
 use super::InboxHarness;
 use super::harness::{Effect, Effects, Faulty};
@@ -177,20 +177,17 @@ pub async fn a_store_that_comes_and_goes_loses_nothing_and_repeats_nothing<H: In
 fn emitting<H: InboxHarness>(world: &World<H>) -> InboxBuilder<Faulty<H>> {
     let effects = world.effects.clone();
     let inbox = world.bare().route_for("stock", format!("of-{}", world.consumer));
-    inbox.on_any(handler_fn(move |tx, message: Message, context: HandlerContext<'_>| {
-        let effects = effects.clone();
-        Box::pin(async move {
-            let key = message.order_key().as_str().to_owned();
-            let emitted = Message::new(Topic::new("stock")?, "stock.reserved").with_key(&key)?;
-            context.emit_message(emitted.with_id(MessageId::new()))?;
-            let fails = key.ends_with("/bad") && context.attempt() == 1;
-            effects.write(tx, Effect { key, message: message.id }).await?;
-            if fails {
-                return Err(HandlerError::from(HandlerFailure::failed("suite", "not yet")));
-            }
-            Ok(())
-        })
-    }))
+    inbox.on_any(async move |message: Message, context: &mut HandlerContext<'_, Faulty<H>>| {
+        let key = message.order_key().as_str().to_owned();
+        let published = Message::new(Topic::new("stock")?, "stock.reserved").with_key(&key)?;
+        context.publish_message(published.with_id(MessageId::new()))?;
+        let fails = key.ends_with("/bad") && context.attempt() == 1;
+        effects.write(context.tx(), Effect { key, message: message.id }).await?;
+        if fails {
+            return Err(HandlerError::from(HandlerFailure::failed("suite", "not yet")));
+        }
+        Ok(())
+    })
 }
 
 /// A call that never returns times out, and its resources are freed with it.

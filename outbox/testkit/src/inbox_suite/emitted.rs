@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use outbox_contract::{Message, Topic};
-use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, Relay, handler_fn};
+use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, Relay};
 
 use super::InboxHarness;
-use super::harness::{Effect, Effects};
+use super::harness::{Effect, Effects, Faulty};
 use super::world::{PATIENCE, start, worlds};
 use crate::{NullTransport, RecordingTransport, StoreCall, StoreFault, TestClock};
 
@@ -19,27 +19,24 @@ pub async fn what_a_handler_emits_is_committed_with_its_effect_or_not_at_all<H: 
     for world in worlds {
         let effects = world.effects.clone();
         let consumer = world.consumer.clone();
-        let (faulty, lost) = (Arc::clone(&world.faulty), AtomicU32::new(3));
+        let (faulty, lost) = (Arc::clone(&world.faulty), Arc::new(AtomicU32::new(3)));
         let inbox = world.bare().route_for("stock", format!("of-{consumer}"));
-        let inbox = inbox.on_any(handler_fn(move |tx, message: Message, context: HandlerContext<'_>| {
-            let effects = effects.clone();
-            if lost.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |lost| lost.checked_sub(1)).is_ok() {
-                faulty.inject(StoreCall::Commit, StoreFault::Before, 1);
-            }
-            Box::pin(async move {
+        let inbox =
+            inbox.on_any(async move |message: Message, context: &mut HandlerContext<'_, Faulty<H>>| {
+                if lost.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |lost| lost.checked_sub(1)).is_ok() {
+                    faulty.inject(StoreCall::Commit, StoreFault::Before, 1);
+                }
                 let key = message.order_key().as_str().to_owned();
-                let emitted = Message::new(Topic::new("stock")?, "stock.reserved").with_key(&key)?;
-                // The same id in every attempt, so that the test sees emissions of more than one
-                // attempt.
-                context.emit_message(emitted.with_id(message.id))?;
+                let published = Message::new(Topic::new("stock")?, "stock.reserved").with_key(&key)?;
+                // The same id in every attempt, so that the test sees messages of more than one attempt.
+                context.publish_message(published.with_id(message.id))?;
                 let fails = key.ends_with("/bad") && context.attempt() == 1;
-                effects.write(tx, Effect { key, message: message.id }).await?;
+                effects.write(context.tx(), Effect { key, message: message.id }).await?;
                 if fails {
                     return Err(HandlerError::from(HandlerFailure::failed("suite", "not yet")));
                 }
                 Ok(())
-            })
-        }));
+            });
         let sent = world.send_in_turn(&["a", "bad"], 4);
         sent.iter().rev().for_each(|stale| world.feed.send(stale.clone()));
         let inbox = start(inbox).await;

@@ -27,7 +27,7 @@ pub type EffectError = Box<dyn Error + Send + Sync>;
 /// Clones write to the same place: for example a table of its own, with an auto-increment column
 /// and **without** a unique constraint. The test must see an effect that is written twice.
 pub trait Effects<S: Transactional>: Clone + Send + Sync + 'static {
-    /// Writes an effect, in this transaction and no other.
+    /// Writes an effect, in the transaction of this connection and no other.
     ///
     /// # Errors
     ///
@@ -35,7 +35,7 @@ pub trait Effects<S: Transactional>: Clone + Send + Sync + 'static {
     /// transaction.
     fn write(
         &self,
-        tx: &mut S::Tx<'static>,
+        tx: &mut S::Connection,
         effect: Effect,
     ) -> impl Future<Output = Result<(), EffectError>> + Send;
 

@@ -125,7 +125,7 @@ pub async fn requeued_dead_letters_are_handled_in_their_old_order<H: InboxHarnes
         fails.store(false, Ordering::SeqCst);
         let between = world.send("a", 2);
         world.done().await;
-        let filter = Filter { route: Some(world.route()), ..Filter::default() };
+        let filter = Filter { route: Some(world.route()), ..Filter::all_routes() };
         assert_eq!(world.store.requeue(&filter).await.expect("the store answers"), 3);
         world.done().await;
         let handled: Vec<Message> = between.into_iter().chain(dead.clone()).collect();
@@ -186,7 +186,7 @@ pub async fn what_was_skipped_comes_back_in_its_old_order<H: InboxHarness>(harne
         world.store.release(&route, &key).await.expect("it is held");
         world.done().await;
         assert_eq!(world.dead_ids().await, [held.sent[0].id, held.sent[1].id]);
-        let filter = Filter { route: Some(route), ..Filter::default() };
+        let filter = Filter { route: Some(route), ..Filter::all_routes() };
         assert_eq!(world.store.requeue(&filter).await.expect("the store answers"), 2);
         let mut handled = held.sent[2..].to_vec();
         handled.extend_from_slice(&held.sent[..2]);
@@ -211,7 +211,7 @@ pub async fn what_is_replayed_has_no_second_effect<H: InboxHarness>(harness: &H)
         world.acknowledged().await;
         fails.store(false, Ordering::SeqCst);
         world.done().await;
-        let filter = Filter { route: Some(world.route()), ..Filter::default() };
+        let filter = Filter { route: Some(world.route()), ..Filter::all_routes() };
         let kept = async || world.store.history(&filter).await.expect("the store answers").len();
         world.until("all in the history", async || kept().await == 3).await;
         assert_eq!(world.store.replay(&filter).await.expect("the store answers"), 3);

@@ -12,7 +12,7 @@ use outbox_contract::{
     Admin, Consumer, KeyId, Message, MessageId, RetryPolicy, Route, Store, Timestamp, Topic, inbox_route,
 };
 use outbox_engine::{
-    HandlerContext, HandlerError, HandlerFailure, Inbox, InboxBuilder, InboxHandle, Mode, handler_fn,
+    HandlerContext, HandlerError, HandlerFailure, Inbox, InboxBuilder, InboxHandle, MessageHandler, Mode,
 };
 
 use super::harness::{Effect, Effects, Faulty, InboxHarness};
@@ -145,24 +145,14 @@ impl<H: InboxHarness> World<H> {
     pub(super) fn handler(
         &self,
         whim: impl Fn(&Message, u32) -> Whim + Send + Sync + 'static,
-    ) -> impl for<'a> Fn(
-        &'a mut <H::Store as outbox_contract::Transactional>::Tx<'static>,
-        Message,
-        HandlerContext<'a>,
-    ) -> BoxFuture<'a, Result<(), HandlerError>>
-    + Send
-    + Sync
-    + 'static {
+    ) -> impl for<'a> MessageHandler<'a, Message, Faulty<H>> {
         let effects = self.effects.clone();
         let whim = Arc::new(whim);
-        handler_fn(move |tx, message: Message, context: HandlerContext<'_>| {
-            let (effects, whim, attempt) = (effects.clone(), Arc::clone(&whim), context.attempt());
-            Box::pin(async move {
-                let effect = Effect { key: message.order_key().as_str().to_owned(), message: message.id };
-                effects.write(tx, effect).await?;
-                whim(&message, attempt).await
-            })
-        })
+        async move |message: Message, context: &mut HandlerContext<'_, Faulty<H>>| {
+            let effect = Effect { key: message.order_key().as_str().to_owned(), message: message.id };
+            effects.write(context.tx(), effect).await?;
+            whim(&message, context.attempt()).await
+        }
     }
 
     /// Returns a message of a key. Keys of different worlds are different.
@@ -208,7 +198,7 @@ impl<H: InboxHarness> World<H> {
     }
 
     pub(super) async fn dead(&self) -> Vec<DeadLetter> {
-        let filter = Filter { route: Some(self.route()), ..Filter::default() };
+        let filter = Filter { route: Some(self.route()), ..Filter::all_routes() };
         self.store.dead_letters(&filter).await.expect("the store answers")
     }
 

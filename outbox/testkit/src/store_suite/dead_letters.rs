@@ -45,25 +45,29 @@ pub async fn dead_letters_are_filtered_and_paged<H: StoreHarness>(harness: &H) {
     let (_, of_route) = buried(&audit, "orders", "b", 1).await;
 
     let all: Vec<_> = of_key.iter().chain(&of_topic).chain(&of_route).copied().collect();
-    assert_eq!(dead(&*store, &Filter::default()).await, all);
-    assert_eq!(dead(&*store, &Filter { route: Some(route("audit")), ..Filter::default() }).await, of_route);
+    assert_eq!(dead(&*store, &Filter::all_routes()).await, all);
     assert_eq!(
-        dead(&*store, &Filter { topic: Some(topic("customers")), ..Filter::default() }).await,
+        dead(&*store, &Filter { route: Some(route("audit")), ..Filter::all_routes() }).await,
+        of_route
+    );
+    assert_eq!(
+        dead(&*store, &Filter { topic: Some(topic("customers")), ..Filter::all_routes() }).await,
         of_topic
     );
-    let by_key = Filter { topic: Some(key.topic.clone()), key: Some(key.key.clone()), ..Filter::default() };
+    let by_key =
+        Filter { topic: Some(key.topic.clone()), key: Some(key.key.clone()), ..Filter::all_routes() };
     assert_eq!(dead(&*store, &by_key).await, of_key);
     assert_eq!(
-        dead(&*store, &Filter { ids: Some(vec![all[1], all[3]]), ..Filter::default() }).await,
+        dead(&*store, &Filter { ids: Some(vec![all[1], all[3]]), ..Filter::all_routes() }).await,
         [all[1], all[3]]
     );
-    assert_eq!(dead(&*store, &Filter { limit: Some(2), offset: 1, ..Filter::default() }).await, all[1..3]);
+    assert_eq!(dead(&*store, &Filter { limit: Some(2), offset: 1, ..Filter::all_routes() }).await, all[1..3]);
 
-    let letters = store.dead_letters(&Filter::default()).await.expect("dead letters are listed");
+    let letters = store.dead_letters(&Filter::all_routes()).await.expect("dead letters are listed");
     let since = letters[3].died_at;
     assert!(since > letters[2].died_at);
-    assert_eq!(dead(&*store, &Filter { since: Some(since), ..Filter::default() }).await, all[3..]);
-    assert_eq!(dead(&*store, &Filter { before: Some(since), ..Filter::default() }).await, all[..3]);
+    assert_eq!(dead(&*store, &Filter { since: Some(since), ..Filter::all_routes() }).await, all[3..]);
+    assert_eq!(dead(&*store, &Filter { before: Some(since), ..Filter::all_routes() }).await, all[..3]);
 }
 
 /// Requeued dead letters join the end of their key, in their old order and unchanged.
@@ -71,11 +75,12 @@ pub async fn requeued_dead_letters_join_at_the_end_in_their_old_order<H: StoreHa
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
     let (key, old) = buried(&relay, "orders", "a", 3).await;
-    let before = store.dead_letters(&Filter::default()).await.expect("dead letters are listed");
+    let before = store.dead_letters(&Filter::all_routes()).await.expect("dead letters are listed");
     let newer = messages("orders", "a", 2);
     write(&*store, newer.clone()).await;
 
-    let filter = Filter { topic: Some(key.topic.clone()), key: Some(key.key.clone()), ..Filter::default() };
+    let filter =
+        Filter { topic: Some(key.topic.clone()), key: Some(key.key.clone()), ..Filter::all_routes() };
     assert_eq!(store.requeue(&filter).await.expect("dead letters are requeued"), 3);
     let read = relay.read_key(&key).await;
     let expected: Vec<_> = ids(&newer).into_iter().chain(old).collect();
@@ -84,7 +89,7 @@ pub async fn requeued_dead_letters_join_at_the_end_in_their_old_order<H: StoreHa
         assert_eq!(again.message, letter.stored.message, "with its old id and in every field");
         assert!(again.position > letter.stored.position, "an append takes a new position");
     }
-    assert!(dead(&*store, &Filter::default()).await.is_empty());
+    assert!(dead(&*store, &Filter::all_routes()).await.is_empty());
     assert_eq!(store.requeue(&filter).await.expect("nothing is left to requeue"), 0);
 }
 
@@ -96,13 +101,16 @@ pub async fn dead_letters_are_requeued_to_their_own_route<H: StoreHarness>(harne
     let (_, by_default) = buried(&relay, "orders", "a", 2).await;
     let (_, by_audit) = buried(&audit, "orders", "a", 1).await;
     assert_eq!(
-        store.requeue(&Filter { ids: Some(by_audit.clone()), ..Filter::default() }).await.expect("requeued"),
+        store
+            .requeue(&Filter { ids: Some(by_audit.clone()), ..Filter::all_routes() })
+            .await
+            .expect("requeued"),
         1
     );
     assert_eq!(stored_ids(&audit.read().await), by_audit);
     assert!(relay.fetch().await.is_empty());
-    assert_eq!(dead(&*store, &Filter::default()).await, by_default);
-    assert_eq!(store.requeue(&Filter { limit: Some(1), ..Filter::default() }).await.expect("requeued"), 1);
+    assert_eq!(dead(&*store, &Filter::all_routes()).await, by_default);
+    assert_eq!(store.requeue(&Filter { limit: Some(1), ..Filter::all_routes() }).await.expect("requeued"), 1);
     assert_eq!(stored_ids(&relay.read().await), by_default[..1], "the oldest first");
 }
 
@@ -112,14 +120,14 @@ pub async fn purged_dead_letters_are_gone<H: StoreHarness>(harness: &H) {
     let relay = Relay::start(&store).await;
     let (_, ids) = buried(&relay, "orders", "a", 3).await;
     assert_eq!(
-        store.purge(&Filter { ids: Some(vec![ids[1]]), ..Filter::default() }).await.expect("purged"),
+        store.purge(&Filter { ids: Some(vec![ids[1]]), ..Filter::all_routes() }).await.expect("purged"),
         1
     );
-    assert_eq!(dead(&*store, &Filter::default()).await, [ids[0], ids[2]]);
-    assert_eq!(store.purge(&Filter { limit: Some(1), ..Filter::default() }).await.expect("purged"), 1);
-    assert_eq!(dead(&*store, &Filter::default()).await, [ids[2]], "the oldest first");
-    assert_eq!(store.purge(&Filter::default()).await.expect("purged"), 1);
-    assert_eq!(store.requeue(&Filter::default()).await.expect("nothing is left"), 0);
+    assert_eq!(dead(&*store, &Filter::all_routes()).await, [ids[0], ids[2]]);
+    assert_eq!(store.purge(&Filter { limit: Some(1), ..Filter::all_routes() }).await.expect("purged"), 1);
+    assert_eq!(dead(&*store, &Filter::all_routes()).await, [ids[2]], "the oldest first");
+    assert_eq!(store.purge(&Filter::all_routes()).await.expect("purged"), 1);
+    assert_eq!(store.requeue(&Filter::all_routes()).await.expect("nothing is left"), 0);
     assert!(relay.fetch().await.is_empty());
 }
 
@@ -129,11 +137,11 @@ pub async fn a_requeued_message_can_die_again<H: StoreHarness>(harness: &H) {
     let relay = Relay::start(&store).await;
     let (key, ids) = buried(&relay, "orders", "a", 1).await;
     for _ in 0..2 {
-        assert_eq!(store.requeue(&Filter::default()).await.expect("requeued"), 1);
+        assert_eq!(store.requeue(&Filter::all_routes()).await.expect("requeued"), 1);
         let stored = relay.read_key(&key).await;
         assert_eq!(stored_ids(&stored), ids);
         relay.step(&key, None, bury_step(&stored[0], "exhausted")).await;
-        assert_eq!(dead(&*store, &Filter::default()).await, ids);
+        assert_eq!(dead(&*store, &Filter::all_routes()).await, ids);
     }
 }
 
@@ -159,9 +167,9 @@ pub async fn an_edited_dead_letter_joins_its_new_key_at_the_end<H: StoreHarness>
         occurred_at: Some(Timestamp::from_micros(1)),
         id: None,
     };
-    let id = store.requeue_edited(&Filter::default(), &edit).await.expect("it is corrected");
+    let id = store.requeue_edited(&Filter::all_routes(), &edit).await.expect("it is corrected");
     assert_eq!(id, Some(dead_ids[0]), "it keeps its id");
-    assert!(dead(&*store, &Filter::default()).await.is_empty());
+    assert!(dead(&*store, &Filter::all_routes()).await.is_empty());
     let read = relay.read_key(&there[0].key_id()).await;
     let expected: Vec<_> = ids(&there).into_iter().chain(dead_ids).collect();
     assert_eq!(stored_ids(&read), expected, "at the end of its new key");
@@ -174,7 +182,7 @@ pub async fn an_edited_dead_letter_joins_its_new_key_at_the_end<H: StoreHarness>
     relay.step(&there[0].key_id(), None, bury_step(&read[0], "rejected")).await;
     let other = MessageId::new();
     edit = Edit { id: Some(other), key: Some(None), ..Edit::default() };
-    let id = store.requeue_edited(&Filter::default(), &edit).await.expect("it is corrected");
+    let id = store.requeue_edited(&Filter::all_routes(), &edit).await.expect("it is corrected");
     assert_eq!(id, Some(other));
     let again = relay.read().await;
     let alone = again.iter().find(|stored| stored.message.id == other).expect("it is there");
@@ -191,10 +199,10 @@ pub async fn an_edit_that_makes_no_message_changes_nothing<H: StoreHarness>(harn
         (Edit { content_type: Some(String::new()), ..Edit::default() }, "content type"),
         (Edit { schema_version: Some(0), ..Edit::default() }, "schema version"),
     ] {
-        let refused = store.requeue_edited(&Filter::default(), &edit).await.expect_err(says);
+        let refused = store.requeue_edited(&Filter::all_routes(), &edit).await.expect_err(says);
         assert_eq!(refused.kind(), StoreErrorKind::Invalid, "{refused}");
         assert!(refused.to_string().contains(says), "{refused}");
-        assert_eq!(dead(&*store, &Filter::default()).await, ids);
+        assert_eq!(dead(&*store, &Filter::all_routes()).await, ids);
         assert!(relay.fetch().await.is_empty());
     }
 }
@@ -205,16 +213,16 @@ pub async fn the_oldest_dead_letter_is_edited_and_no_other<H: StoreHarness>(harn
     let relay = Relay::start(&store).await;
     let (_, ids) = buried(&relay, "orders", "a", 3).await;
     let edit = Edit { payload: Some("right".into()), ..Edit::default() };
-    let none = Filter { ids: Some(Vec::new()), ..Filter::default() };
-    let unknown = Filter { ids: Some(vec![MessageId::new()]), ..Filter::default() };
-    for filter in [none, unknown, Filter { limit: Some(0), ..Filter::default() }] {
+    let none = Filter { ids: Some(Vec::new()), ..Filter::all_routes() };
+    let unknown = Filter { ids: Some(vec![MessageId::new()]), ..Filter::all_routes() };
+    for filter in [none, unknown, Filter { limit: Some(0), ..Filter::all_routes() }] {
         assert_eq!(store.requeue_edited(&filter, &edit).await.expect("nothing is meant"), None);
     }
-    let second = Filter { ids: Some(vec![ids[1]]), ..Filter::default() };
+    let second = Filter { ids: Some(vec![ids[1]]), ..Filter::all_routes() };
     assert_eq!(store.requeue_edited(&second, &edit).await.expect("corrected"), Some(ids[1]));
-    let any = Filter { offset: 5, ..Filter::default() };
+    let any = Filter { offset: 5, ..Filter::all_routes() };
     assert_eq!(store.requeue_edited(&any, &edit).await.expect("corrected"), Some(ids[0]));
-    assert_eq!(dead(&*store, &Filter::default()).await, ids[2..]);
+    assert_eq!(dead(&*store, &Filter::all_routes()).await, ids[2..]);
     let read = relay.read().await;
     assert_eq!(stored_ids(&read), [ids[1], ids[0]]);
     assert!(read.iter().all(|stored| &stored.message.payload[..] == b"right"));
@@ -233,7 +241,7 @@ pub async fn replayed_messages_join_at_the_end_in_their_old_order<H: StoreHarnes
     let newer = message("orders", "a");
     write(&*store, [newer.clone()]).await;
 
-    let filter = Filter { topic: Some(topic("orders")), limit: Some(3), ..Filter::default() };
+    let filter = Filter { topic: Some(topic("orders")), limit: Some(3), ..Filter::all_routes() };
     let replayed = store.replay(&filter).await.expect("the history is replayed");
     if !harness.capabilities().history {
         assert_eq!(replayed, 0, "there is no history");
@@ -257,7 +265,7 @@ pub async fn a_long_history_is_replayed_call_by_call<H: StoreHarness>(harness: &
     let all = messages("orders", "a", 5);
     write(&*store, all.clone()).await;
     relay.settle(&relay.read().await).await;
-    let mut filter = Filter { topic: Some(topic("orders")), limit: Some(2), ..Filter::default() };
+    let mut filter = Filter { topic: Some(topic("orders")), limit: Some(2), ..Filter::all_routes() };
     let mut calls = Vec::new();
     while calls.last() != Some(&0) && calls.len() < 10 {
         let replayed = store.replay(&filter).await.expect("the history is replayed");
@@ -274,8 +282,8 @@ pub async fn a_filter_that_means_nothing_changes_nothing<H: StoreHarness>(harnes
     let relay = Relay::start(&store).await;
     let (_, all) = buried(&relay, "orders", "a", 3).await;
     let nothing = [
-        Filter { limit: Some(0), ..Filter::default() },
-        Filter { ids: Some(Vec::new()), ..Filter::default() },
+        Filter { limit: Some(0), ..Filter::all_routes() },
+        Filter { ids: Some(Vec::new()), ..Filter::all_routes() },
     ];
     for filter in nothing {
         assert!(dead(&*store, &filter).await.is_empty());
@@ -284,7 +292,7 @@ pub async fn a_filter_that_means_nothing_changes_nothing<H: StoreHarness>(harnes
         assert_eq!(store.replay(&filter).await.expect("replayed"), 0);
         assert!(store.failing_keys(&filter).await.expect("listed").is_empty());
     }
-    assert_eq!(dead(&*store, &Filter::default()).await, all);
+    assert_eq!(dead(&*store, &Filter::all_routes()).await, all);
 }
 
 /// The history is filtered by route, topic, key, id, time and page.
@@ -305,13 +313,16 @@ pub async fn the_history_is_filtered_and_paged<H: StoreHarness>(harness: &H) {
         past.into_iter().map(|past| past.message.message.id).collect()
     };
     let all: Vec<_> = ids(orders.iter().chain(&customers));
-    assert_eq!(past(Filter::default()).await, all);
-    assert_eq!(past(Filter { topic: Some(topic("customers")), ..Filter::default() }).await, all[3..]);
-    assert_eq!(past(Filter { key: orders[0].key.clone(), ..Filter::default() }).await, all[..3]);
-    assert_eq!(past(Filter { ids: Some(vec![all[4], all[0]]), ..Filter::default() }).await, [all[0], all[4]]);
-    assert_eq!(past(Filter { limit: Some(2), offset: 2, ..Filter::default() }).await, all[2..4]);
-    assert!(past(Filter { route: Some(route("audit")), ..Filter::default() }).await.is_empty());
-    let since = store.history(&Filter::default()).await.expect("listed")[3].delivered_at;
-    assert_eq!(past(Filter { since: Some(since), ..Filter::default() }).await, all[3..]);
-    assert_eq!(past(Filter { before: Some(since), ..Filter::default() }).await, all[..3]);
+    assert_eq!(past(Filter::all_routes()).await, all);
+    assert_eq!(past(Filter { topic: Some(topic("customers")), ..Filter::all_routes() }).await, all[3..]);
+    assert_eq!(past(Filter { key: orders[0].key.clone(), ..Filter::all_routes() }).await, all[..3]);
+    assert_eq!(
+        past(Filter { ids: Some(vec![all[4], all[0]]), ..Filter::all_routes() }).await,
+        [all[0], all[4]]
+    );
+    assert_eq!(past(Filter { limit: Some(2), offset: 2, ..Filter::all_routes() }).await, all[2..4]);
+    assert!(past(Filter { route: Some(route("audit")), ..Filter::all_routes() }).await.is_empty());
+    let since = store.history(&Filter::all_routes()).await.expect("listed")[3].delivered_at;
+    assert_eq!(past(Filter { since: Some(since), ..Filter::all_routes() }).await, all[3..]);
+    assert_eq!(past(Filter { before: Some(since), ..Filter::all_routes() }).await, all[..3]);
 }

@@ -30,11 +30,11 @@ async fn relay_with_key<H: StoreHarness>(
 }
 
 async fn failing_keys<S: Store>(store: &S) -> Vec<FailingKey> {
-    store.failing_keys(&Filter::default()).await.expect("failing keys are listed")
+    store.failing_keys(&Filter::all_routes()).await.expect("failing keys are listed")
 }
 
 async fn parked<S: Store>(store: &S) -> Vec<MessageId> {
-    stored_ids(&store.parked(&Filter::default()).await.expect("parked messages are listed"))
+    stored_ids(&store.parked(&Filter::all_routes()).await.expect("parked messages are listed"))
 }
 
 /// The one key that is due.
@@ -87,7 +87,7 @@ pub async fn parked_messages_come_back_byte_for_byte<H: StoreHarness>(harness: &
     relay.fail(&stored, NOW).await;
     let due = the_due_key(&relay).await;
     assert_eq!(due.parked, stored);
-    assert_eq!(store.parked(&Filter::default()).await.expect("parked messages are listed"), stored);
+    assert_eq!(store.parked(&Filter::all_routes()).await.expect("parked messages are listed"), stored);
 }
 
 /// A key is due at its due time and not before, by the database's clock.
@@ -199,7 +199,7 @@ pub async fn a_key_resumes_in_part_and_then_flows<H: StoreHarness>(harness: &H) 
     assert!(relay.due().await.keys.is_empty());
     relay.assert_flows(&key).await;
     if harness.capabilities().history {
-        let past = relay.store.history(&Filter::default()).await.expect("the history is listed");
+        let past = relay.store.history(&Filter::all_routes()).await.expect("the history is listed");
         let past: Vec<_> = past.into_iter().map(|past| past.message.message.id).collect();
         assert!(
             past.starts_with(&of(&stored)),
@@ -289,7 +289,7 @@ pub async fn a_hot_message_is_buried_and_its_key_flows<H: StoreHarness>(harness:
     assert_eq!(state, None, "a key without a row gets none");
     assert_eq!(stored_ids(&relay.read_key(&key).await), of(&stored[1..]));
 
-    let dead = relay.store.dead_letters(&Filter::default()).await.expect("dead letters are listed");
+    let dead = relay.store.dead_letters(&Filter::all_routes()).await.expect("dead letters are listed");
     assert_eq!(dead.len(), 1);
     let dead = &dead[0];
     assert_eq!((&dead.route, &dead.stored), (&relay.route, &stored[0]), "as it was, in every field");
@@ -308,7 +308,7 @@ pub async fn a_parked_message_is_buried_and_the_next_is_due<H: StoreHarness>(har
     let due = the_due_key(&relay).await;
     assert_eq!((Some(due.version), of(&due.parked)), (state, of(&stored[1..])));
     assert_eq!((due.attempts, due.failing), (0, None));
-    let dead = relay.store.dead_letters(&Filter::default()).await.expect("dead letters are listed");
+    let dead = relay.store.dead_letters(&Filter::all_routes()).await.expect("dead letters are listed");
     assert_eq!((dead.len(), &dead[0].stored), (1, &stored[0]));
 }
 
@@ -330,7 +330,7 @@ pub async fn a_message_that_is_gone_is_neither_parked_nor_buried<H: StoreHarness
     let bury = relay.key_transition(&key, None, bury_step(&stored[0], "rejected"));
     assert_eq!(relay.transition(bury).await, Transitioned::Stale);
     assert!(parked(&*relay.store).await.is_empty());
-    assert!(relay.store.dead_letters(&Filter::default()).await.expect("listed").is_empty());
+    assert!(relay.store.dead_letters(&Filter::all_routes()).await.expect("listed").is_empty());
     assert_eq!(stored_ids(&relay.read_key(&key).await), of(&stored[1..]), "and the key flows on");
 }
 

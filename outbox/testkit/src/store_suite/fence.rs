@@ -29,7 +29,7 @@ struct Everything {
 }
 
 async fn everything<S: Store>(relay: &Relay<S>) -> Everything {
-    let all = Filter::default();
+    let all = Filter::all_routes();
     let hot = relay.fetch().await.into_iter();
     let backlog = relay.store.backlog(&relay.route).await.expect("the backlog is counted");
     Everything {
@@ -345,7 +345,7 @@ pub async fn a_stored_message_that_others_have_finished_is_found_out<H: StoreHar
     relay.step(&key, Some(version), bury_step(&stored[0], "exhausted")).await;
     relay.settle(&stored[3..]).await;
     assert_eq!(fenced(&*store, &route, &stored).await, [false, true, true, false]);
-    store.requeue(&Filter::default()).await.expect("dead letters are requeued");
+    store.requeue(&Filter::all_routes()).await.expect("dead letters are requeued");
     assert_eq!(fenced(&*store, &route, &stored[..1]).await, [false], "it joins again as another row");
     assert!(fenced(&*store, &route, &[]).await.is_empty());
 }

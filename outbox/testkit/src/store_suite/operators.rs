@@ -14,7 +14,7 @@ async fn failing_keys<S: Store>(store: &S, filter: &Filter) -> Vec<FailingKey> {
 }
 
 async fn dead<S: Store>(store: &S) -> Vec<(MessageId, String)> {
-    let dead = store.dead_letters(&Filter::default()).await.expect("dead letters are listed");
+    let dead = store.dead_letters(&Filter::all_routes()).await.expect("dead letters are listed");
     dead.into_iter().map(|dead| (dead.stored.message.id, dead.reason)).collect()
 }
 
@@ -57,7 +57,7 @@ pub async fn a_held_key_waits_for_the_operator<H: StoreHarness>(harness: &H) {
     relay.step(&key, None, Step::Park { rows }).await.expect("a held key has a state");
     let due = relay.due().await;
     assert!(due.keys.is_empty() && due.next.is_none(), "{due:?}");
-    let failing = failing_keys(&*store, &Filter::default()).await;
+    let failing = failing_keys(&*store, &Filter::all_routes()).await;
     assert_eq!((failing.len(), failing[0].held, failing[0].parked), (1, true, 2));
     assert_eq!((failing[0].attempts, failing[0].next_attempt_at), (0, None));
 
@@ -76,7 +76,7 @@ pub async fn holding_again_changes_nothing<H: StoreHarness>(harness: &H) {
     let (key, ids) = parked_key(&relay, "a", 2, NOW).await;
     store.hold(&relay.route, &key).await.expect("a failing key is held");
     store.hold(&relay.route, &key).await.expect("a held key is held");
-    let failing = failing_keys(&*store, &Filter::default()).await;
+    let failing = failing_keys(&*store, &Filter::all_routes()).await;
     assert_eq!(
         (failing.len(), failing[0].held, failing[0].parked, failing[0].first),
         (1, true, 2, Some(ids[0]))
@@ -95,7 +95,7 @@ pub async fn a_hold_survives_a_failure<H: StoreHarness>(harness: &H) {
     let stored = relay.read_key(&key).await;
     store.hold(&relay.route, &key).await.expect("a key that flows is held");
     relay.step(&key, None, fail_step(&stored, 1, NOW)).await.expect("a held key has a state");
-    let failing = failing_keys(&*store, &Filter::default()).await;
+    let failing = failing_keys(&*store, &Filter::all_routes()).await;
     assert_eq!((failing[0].held, failing[0].parked), (true, 2));
     assert!(relay.due().await.keys.is_empty(), "it stays held");
 }
@@ -134,7 +134,7 @@ pub async fn verbs_on_a_key_that_flows_are_invalid<H: StoreHarness>(harness: &H)
     // The key that fails, on a route on which it flows.
     assert_eq!(kind_of(store.release(&route("audit"), &other.0).await), StoreErrorKind::Invalid);
     assert_eq!(relay.read_key(&key).await.len(), 1, "and nothing happened");
-    assert_eq!(failing_keys(&*store, &Filter::default()).await.len(), 1);
+    assert_eq!(failing_keys(&*store, &Filter::all_routes()).await.len(), 1);
 }
 
 /// The first parked message becomes a dead letter, and the next is tried now.
@@ -147,7 +147,7 @@ pub async fn a_skipped_message_makes_way_for_the_next<H: StoreHarness>(harness: 
     let due = relay.due().await;
     assert_eq!(stored_ids(&due.keys[0].parked), ids[1..], "the key goes on at once");
     assert_eq!((due.keys[0].attempts, due.keys[0].failing), (0, None));
-    assert!(!failing_keys(&*store, &Filter::default()).await[0].held);
+    assert!(!failing_keys(&*store, &Filter::all_routes()).await[0].held);
 }
 
 /// The same holds if the key was to be tried in an hour: a skip is a decision to continue now.
@@ -187,7 +187,7 @@ pub async fn a_discarded_key_flows_again<H: StoreHarness>(harness: &H) {
     let expected: Vec<_> = ids.iter().map(|id| (*id, "discarded".to_owned())).collect();
     assert_eq!(dead(&*store).await, expected, "the oldest first");
     relay.assert_flows(&key).await;
-    let parked = store.parked(&Filter::default()).await.expect("parked messages are listed");
+    let parked = store.parked(&Filter::all_routes()).await.expect("parked messages are listed");
     assert_eq!(stored_ids(&parked), others, "other keys keep theirs");
 }
 
@@ -203,10 +203,10 @@ pub async fn failing_keys_are_filtered_and_paged<H: StoreHarness>(harness: &H) {
     store.hold(&route("audit"), &message("customers", "a").key_id()).await.expect("a key is held");
 
     let names = |failing: Vec<FailingKey>| failing.into_iter().map(|key| key.key).collect::<Vec<_>>();
-    let default = Filter { route: Some(relay.route.clone()), ..Filter::default() };
+    let default = Filter { route: Some(relay.route.clone()), ..Filter::all_routes() };
     let in_order: Vec<KeyId> = expected.iter().map(|(key, _)| key.clone()).collect();
     assert_eq!(names(failing_keys(&*store, &default).await), in_order);
-    assert_eq!(failing_keys(&*store, &Filter::default()).await.len(), 4);
+    assert_eq!(failing_keys(&*store, &Filter::all_routes()).await.len(), 4);
     let second = failing_keys(&*store, &default).await[1].since;
     let since = Filter { since: Some(second), ..default.clone() };
     assert_eq!(names(failing_keys(&*store, &since).await), in_order[1..]);
@@ -214,14 +214,14 @@ pub async fn failing_keys_are_filtered_and_paged<H: StoreHarness>(harness: &H) {
     assert_eq!(names(failing_keys(&*store, &before).await), in_order[..1]);
     let page = Filter { limit: Some(1), offset: 1, ..default.clone() };
     assert_eq!(names(failing_keys(&*store, &page).await), in_order[1..2]);
-    let by_topic = Filter { topic: Some(topic("customers")), ..Filter::default() };
+    let by_topic = Filter { topic: Some(topic("customers")), ..Filter::all_routes() };
     assert_eq!(failing_keys(&*store, &by_topic).await.len(), 1);
     let by_key = Filter { key: Some(in_order[2].key.clone()), ..default };
     assert_eq!(names(failing_keys(&*store, &by_key).await), in_order[2..]);
 
     let parked = store.parked(&by_key).await.expect("parked messages are listed");
     assert_eq!(stored_ids(&parked), expected[2].1);
-    let one = Filter { ids: Some(vec![expected[0].1[1]]), ..Filter::default() };
+    let one = Filter { ids: Some(vec![expected[0].1[1]]), ..Filter::all_routes() };
     assert_eq!(stored_ids(&store.parked(&one).await.expect("listed")), [expected[0].1[1]]);
 }
 

@@ -5,8 +5,9 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 
-use crate::broken_store::{Broken, BrokenStore, BrokenTx, Bug};
+use crate::broken_store::{Broken, BrokenStore, Bug};
 use futures_util::FutureExt;
+use outbox_store_memory::MemoryTx;
 use outbox_testkit::inbox_suite::{
     Effect, EffectError, Effects, InboxHarness, commits, emitted, failing, once, operators, pauses,
 };
@@ -16,9 +17,9 @@ use outbox_testkit::inbox_suite::{
 pub(crate) struct Ledger(Arc<Mutex<Vec<Effect>>>);
 
 impl Effects<BrokenStore> for Ledger {
-    async fn write(&self, tx: &mut BrokenTx<'static>, effect: Effect) -> Result<(), EffectError> {
+    async fn write(&self, tx: &mut MemoryTx, effect: Effect) -> Result<(), EffectError> {
         let ledger = Arc::clone(&self.0);
-        tx.inner.on_commit(move || ledger.lock().unwrap().push(effect));
+        tx.on_commit(move || ledger.lock().unwrap().push(effect));
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use outbox_contract::backend::{Received, Subscription};
-use outbox_contract::{Outbox, Timestamp, Transactional, Transport};
+use outbox_contract::{AppendOptions, Outbox, Timestamp, Transactional, Transport};
 use outbox_derive::DomainEvent;
 use outbox_engine::{Relay, RelayHandle};
 use outbox_store_memory::MemoryStore;
@@ -103,7 +103,8 @@ async fn time_goes_by_at_once() {
             let mut tx = service.store.begin().await.unwrap();
             let later = Timestamp::now().plus(Duration::from_secs(600));
             let outbox = Outbox::new(service.store.clone());
-            outbox.schedule(&mut tx, later, &Forgotten { order: "a" }).await.unwrap();
+            let options = AppendOptions::new().due_at(later);
+            outbox.append_with(&mut tx, &Forgotten { order: "a" }, options).await.unwrap();
             service.store.commit(tx).await.into_result().unwrap();
         })
         .await;

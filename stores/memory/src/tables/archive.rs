@@ -156,7 +156,7 @@ impl Tables {
     /// Appends what was made of a dead letter in its place; not where somebody else was faster.
     pub(crate) fn requeue_edited(&mut self, letter: &DeadLetter, message: Message, now: Timestamp) -> bool {
         let found = {
-            let any = Filter::default();
+            let any = Filter::all_routes();
             let mut dead = self.archive.find_dead(&any);
             dead.find(|(_, there)| Arc::ptr_eq(&there.stored, &letter.stored)).map(|(when, _)| *when)
         };

@@ -156,7 +156,7 @@ async fn a_requeued_message_waits_for_an_open_writer_of_its_key() {
 
     let mut open = store.begin().await.unwrap();
     append(&store, &mut open, message("a", 2)).await;
-    let all = Filter::default();
+    let all = Filter::all_routes();
     let mut requeue = store.requeue(&all);
     assert!(waits(&mut requeue).await);
     commit(&store, open).await;

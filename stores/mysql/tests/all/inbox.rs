@@ -7,7 +7,7 @@ use outbox_servers::{MariaDb, MySql, MySqlServer, OrSkip};
 use outbox_store_mysql::{MySqlOptions, MySqlStore};
 use outbox_testkit::inbox_suite::{Effect, EffectError, Effects, InboxHarness};
 use outbox_testkit::store_suite::StoreHarness;
-use sqlx::{MySqlPool, Transaction};
+use sqlx::{MySqlConnection, MySqlPool};
 
 /// A test runs as long as it has to, on however slow a machine.
 async fn open(url: &str) -> Arc<MySqlStore> {
@@ -25,13 +25,9 @@ async fn open(url: &str) -> Arc<MySqlStore> {
 struct Table(MySqlPool);
 
 impl Effects<MySqlStore> for Table {
-    async fn write(
-        &self,
-        tx: &mut Transaction<'static, sqlx::MySql>,
-        effect: Effect,
-    ) -> Result<(), EffectError> {
+    async fn write(&self, tx: &mut MySqlConnection, effect: Effect) -> Result<(), EffectError> {
         let insert = sqlx::query("insert into effects (of_key, message) values (?, ?)");
-        insert.bind(effect.key).bind(effect.message.to_string()).execute(&mut **tx).await?;
+        insert.bind(effect.key).bind(effect.message.to_string()).execute(tx).await?;
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use outbox_servers::{OrSkip, Postgres, PostgresServer};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use outbox_testkit::inbox_suite::{Effect, EffectError, Effects, InboxHarness};
 use outbox_testkit::store_suite::StoreHarness;
-use sqlx::{PgPool, Transaction};
+use sqlx::{PgConnection, PgPool};
 
 async fn open(url: &str) -> Arc<PostgresStore> {
     let mut options = PostgresOptions::default();
@@ -25,13 +25,9 @@ async fn open(url: &str) -> Arc<PostgresStore> {
 struct Table(PgPool);
 
 impl Effects<PostgresStore> for Table {
-    async fn write(
-        &self,
-        tx: &mut Transaction<'static, sqlx::Postgres>,
-        effect: Effect,
-    ) -> Result<(), EffectError> {
+    async fn write(&self, tx: &mut PgConnection, effect: Effect) -> Result<(), EffectError> {
         let insert = sqlx::query("insert into effects (key, message) values ($1, $2)");
-        insert.bind(effect.key).bind(effect.message.to_string()).execute(&mut **tx).await?;
+        insert.bind(effect.key).bind(effect.message.to_string()).execute(tx).await?;
         Ok(())
     }
 

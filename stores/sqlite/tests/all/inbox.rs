@@ -6,7 +6,7 @@ use std::time::Duration;
 use outbox_store_sqlite::{SqliteOptions, SqliteStore};
 use outbox_testkit::inbox_suite::{Effect, EffectError, Effects, InboxHarness};
 use outbox_testkit::store_suite::StoreHarness;
-use sqlx::{Sqlite, SqlitePool, Transaction};
+use sqlx::{SqliteConnection, SqlitePool};
 use tempfile::TempDir;
 
 struct File {
@@ -46,9 +46,9 @@ impl InboxHarness for File {
 }
 
 impl Effects<SqliteStore> for Table {
-    async fn write(&self, tx: &mut Transaction<'static, Sqlite>, effect: Effect) -> Result<(), EffectError> {
+    async fn write(&self, tx: &mut SqliteConnection, effect: Effect) -> Result<(), EffectError> {
         let insert = sqlx::query("insert into effects (key, message) values (?, ?)");
-        insert.bind(effect.key).bind(effect.message.to_string()).execute(&mut **tx).await?;
+        insert.bind(effect.key).bind(effect.message.to_string()).execute(tx).await?;
         Ok(())
     }
 

@@ -237,6 +237,20 @@ async fn a_topic_without_room_holds_up_no_other() {
     assert_eq!(outcomes.take(), vec![Some(Outcome::Delivered); 4]);
 }
 
+/// A producer may append a message twice, and the relay send both in one batch.
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_has_one_message_twice_is_confirmed_as_a_whole() {
+    let transport = MemoryTransport::new();
+    let member = join(&transport, "inventory").await;
+    let message = stored("a", 1);
+    let (publishing, outcomes) = publish(&transport, &[Arc::clone(&message), message, stored("a", 2)]);
+    let came = deliveries(&*member).await;
+    assert_eq!(sequences(&came), [1, 2]);
+    acknowledge(&*member, &came).await;
+    finished(publishing).await;
+    assert_eq!(outcomes.take(), vec![Some(Outcome::Delivered); 3]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_sent_again_while_it_waits_is_delivered_once_and_confirmed_to_the_last_who_asked() {
     let transport = MemoryTransport::builder().buffer_messages(3).build();

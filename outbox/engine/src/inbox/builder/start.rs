@@ -25,7 +25,7 @@ use crate::relay::context::checked_in_time;
 use crate::relay::{Relay, StartError};
 use crate::telemetry::describe_metrics;
 
-impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
+impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C> {
     /// Checks everything, then starts the inbox on the current Tokio runtime.
     ///
     /// A broker that can't be reached now does not keep the inbox from starting: it waits for it.
@@ -93,6 +93,14 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
         });
         let supervisor = supervise(&context).await?;
         Ok(InboxHandle { context, store, route, supervisor, drain })
+    }
+
+    /// Lists everything that is wrong.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        match self.checked() {
+            Err(StartError::Config(problems)) => problems,
+            _ => Vec::new(),
+        }
     }
 
     /// Checks the store and the transport.

@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::inbox::config::HandlerOptions;
-use crate::inbox::handler::HandlerContext;
+use crate::inbox::handler_context::HandlerContext;
 use crate::mediator::HandlerError;
 
-async fn nothing<Tx>(_: &mut Tx, _: Message, _: HandlerContext<'_>) -> Result<(), HandlerError> {
+async fn nothing(_: Message, _: &mut HandlerContext<'_, MemoryStore>) -> Result<(), HandlerError> {
     Ok(())
 }
 
@@ -26,7 +26,7 @@ fn message(key: &str) -> Message {
 fn processor(store: &MemoryStore) -> Processor<MemoryStore, Json> {
     let (store, consumer) = (Arc::new(store.clone()), Consumer::new("inventory").unwrap());
     let mut handlers = Handlers::new();
-    handlers.any(HandlerOptions::default(), nothing);
+    handlers.any(HandlerOptions::default(), nothing, Arc::new(()));
     let second = Duration::from_secs(1);
     let limits = PoolLimits { turns: 1, call: second, slowest: second, delays: (second, second), seed: 1 };
     Processor::new(

@@ -10,7 +10,8 @@ use tracing::Instrument;
 
 use super::{CONFLICT_TRIES, Processor};
 use crate::inbox::core::overtaking::overtaking;
-use crate::inbox::handler::{Emitted, HandlerContext, HandlerFailure};
+use crate::inbox::handler::HandlerFailure;
+use crate::inbox::handler_context::HandlerContext;
 use crate::inbox::identity::as_written;
 use crate::inbox::process::{Place, Process, Work};
 use crate::inbox::steps::Step;
@@ -102,7 +103,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         let there = works.iter().enumerate().filter(|(at, _)| waits.get(*at) != Some(&false));
         let messages: Vec<&Message> = there.map(|(_, work)| work.message).collect();
         let dedups = self.deduplicate(tx, &messages).await?;
-        let emitted = Emitted::default();
+        let mut published = Vec::new();
         let (mut done, mut behind, mut has_called) = (Vec::with_capacity(works.len()), Vec::new(), false);
         let mut dedups = dedups.into_iter();
         for (at, work) in works.iter().enumerate() {
@@ -122,7 +123,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
                     Some(Done::Stored)
                 }
                 Dedup::New => {
-                    self.handle(tx, work, &emitted).await?;
+                    self.handle(tx, work, &mut published).await?;
                     has_called = true;
                     Some(Done::Handled)
                 }
@@ -132,9 +133,8 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         if !behind.is_empty() {
             self.append(self.store.append(tx, &behind)).await?;
         }
-        let emitted = emitted.take();
-        if !emitted.is_empty() {
-            self.append(self.outbox.append_messages(tx, emitted).map_ok(drop)).await?;
+        if !published.is_empty() {
+            self.append(self.outbox.append_messages(tx, published).map_ok(drop)).await?;
         }
         self.steps.over(Step::Appended);
         Ok(done)
@@ -175,7 +175,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         &self,
         tx: &mut S::Tx<'static>,
         work: &Work<'_>,
-        emitted: &Emitted,
+        published: &mut Vec<Outgoing>,
     ) -> Result<(), Trouble> {
         let at = self.handler_of(work.message);
         let Some(registered) = at.and_then(|at| self.handlers.get(at)) else {
@@ -184,15 +184,17 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         };
         let written = as_written(work.message);
         let context = HandlerContext {
+            tx,
             message: &written,
             consumer: &self.consumer,
             attempt: work.attempt,
-            emitted,
-            codec: self.outbox.codec(),
+            state: &(),
+            outbox: &self.outbox,
+            published,
         };
         // Called inside of the future, so that a handler that panics before its first await is caught too.
         let handled = AssertUnwindSafe(async {
-            let call = registered.call.call(tx, context, &self.handlers.upcasters);
+            let call = registered.call.call(context, &self.handlers.upcasters);
             call.instrument(consume_span(&written)).await
         })
         .catch_unwind();

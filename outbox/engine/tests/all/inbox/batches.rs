@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
 use outbox_contract::{Admin, Message, Route};
-use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, HandlerOptions, handler_fn};
-use outbox_store_memory::MemoryTx;
+use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, HandlerOptions};
 use outbox_testkit::{StoreCall, StoreFault};
 
-use crate::inbox::support::{MS, S, World, message, route, within};
+use crate::inbox::support::{MS, S, Store, World, message, route, within};
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_is_one_transaction_with_the_same_effects() {
@@ -90,25 +89,18 @@ async fn another_process_that_handled_one_message_of_a_batch_tells_nothing_of_th
 fn emitting(
     world: &World,
     fails: impl Fn(&Message, u32) -> bool + Send + Sync + 'static,
-) -> outbox_engine::InboxBuilder<crate::inbox::support::Store> {
+) -> outbox_engine::InboxBuilder<Store> {
     let ledger = world.ledger.clone();
-    world.bare().on_any(handler_fn(
-        move |tx: &mut MemoryTx, message: Message, context: HandlerContext<'_>| {
-            ledger.write(tx, &message);
-            let reply = Message::new("stock".parse().unwrap(), "stock.reserved")
-                .with_key(message.order_key().as_str())
-                .and_then(|reply| reply.with_header("of", message.id.to_string()));
-            let emitted =
-                reply.map_err(HandlerError::from).and_then(|reply| Ok(context.emit_message(reply)?));
-            let failed = fails(&message, context.attempt());
-            async move {
-                emitted?;
-                tokio::time::sleep(MS).await;
-                if failed { Err(HandlerFailure::failed("tested", "not yet").into()) } else { Ok(()) }
-            }
-            .boxed()
-        },
-    ))
+    let fails = Arc::new(fails);
+    world.bare().on_any(async move |message: Message, context: &mut HandlerContext<'_, Store>| {
+        ledger.write(context.tx(), &message);
+        let reply =
+            Message::new("stock".parse()?, "stock.reserved").with_key(message.order_key().as_str())?;
+        context.publish_message(reply.with_header("of", message.id.to_string())?)?;
+        tokio::time::sleep(MS).await;
+        let failed = fails(&message, context.attempt());
+        if failed { Err(HandlerError::from(HandlerFailure::failed("tested", "not yet"))) } else { Ok(()) }
+    })
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,20 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use futures_util::FutureExt;
 use outbox_contract::{Message, RetryPolicy, StoreError, StoreErrorKind};
-use outbox_engine::{HandlerContext, HandlerError, InboxBuilder, Mode, Status, handler_fn};
-use outbox_store_memory::MemoryTx;
+use outbox_engine::{HandlerContext, HandlerError, InboxBuilder, Mode, Status};
 
 use crate::inbox::support::{S, Store, World, within};
 
 /// An inbox whose handler loses its session with each message of the key `bad`, as long as it is told to.
 fn terminated(world: &World, lasts: &Arc<AtomicBool>) -> InboxBuilder<Store> {
     let (ledger, lasts) = (world.ledger.clone(), Arc::clone(lasts));
-    world.bare().on_any(handler_fn(move |tx: &mut MemoryTx, message: Message, _: HandlerContext<'_>| {
-        ledger.write(tx, &message);
+    world.bare().on_any(async move |message: Message, context: &mut HandlerContext<'_, Store>| {
+        ledger.write(context.tx(), &message);
         let is_cut = message.order_key().as_str() == "bad" && lasts.load(Ordering::SeqCst);
-        let done = if is_cut { Err(HandlerError::from(tx.terminate())) } else { Ok(()) };
-        async move { done }.boxed()
-    }))
+        if is_cut { Err(HandlerError::from(context.tx().terminate())) } else { Ok(()) }
+    })
 }
 
 #[tokio::test(start_paused = true)]
@@ -74,12 +72,11 @@ async fn several_that_meet_it_each_time_while_more_go_through_are_failures() {
     let bad = ["bad-1", "bad-2", "bad-3"];
     let ledger = world.ledger.clone();
     let inbox =
-        world.bare().on_any(handler_fn(move |tx: &mut MemoryTx, message: Message, _: HandlerContext<'_>| {
-            ledger.write(tx, &message);
+        world.bare().on_any(async move |message: Message, context: &mut HandlerContext<'_, Store>| {
+            ledger.write(context.tx(), &message);
             let is_cut = bad.contains(&message.order_key().as_str());
-            let done = if is_cut { Err(HandlerError::from(tx.terminate())) } else { Ok(()) };
-            async move { done }.boxed()
-        }));
+            if is_cut { Err(HandlerError::from(context.tx().terminate())) } else { Ok(()) }
+        });
     let retry = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
     let _inbox = inbox.retry(retry).start().await.unwrap();
     bad.iter().for_each(|key| _ = world.send(key, 1));
@@ -98,12 +95,11 @@ async fn what_nearly_all_meet_is_nobodys_failure() {
     let world = World::concurrent(4);
     let (ledger, calls) = (world.ledger.clone(), Arc::new(AtomicU32::new(0)));
     let inbox =
-        world.bare().on_any(handler_fn(move |tx: &mut MemoryTx, message: Message, _: HandlerContext<'_>| {
-            ledger.write(tx, &message);
+        world.bare().on_any(async move |message: Message, context: &mut HandlerContext<'_, Store>| {
+            ledger.write(context.tx(), &message);
             let slips = calls.fetch_add(1, Ordering::SeqCst) % 8 == 7;
-            let done = if slips { Ok(()) } else { Err(HandlerError::from(tx.terminate())) };
-            async move { done }.boxed()
-        }));
+            if slips { Ok(()) } else { Err(HandlerError::from(context.tx().terminate())) }
+        });
     let retry = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
     let inbox = inbox.retry(retry).start().await.unwrap();
     let sent: Vec<Message> = (0..40).flat_map(|key| world.send(&format!("key-{key}"), 1)).collect();
@@ -123,13 +119,13 @@ async fn a_session_that_is_gone_behind_the_handler_stops_nobody_else() {
     let world = World::concurrent(1);
     let ledger = world.ledger.clone();
     let inbox =
-        world.bare().on_any(handler_fn(move |tx: &mut MemoryTx, message: Message, _: HandlerContext<'_>| {
-            ledger.write(tx, &message);
+        world.bare().on_any(async move |message: Message, context: &mut HandlerContext<'_, Store>| {
+            ledger.write(context.tx(), &message);
             if message.order_key().as_str() == "bad" {
-                tx.terminate();
+                context.tx().terminate();
             }
-            async { Ok(()) }.boxed()
-        }));
+            Ok(())
+        });
     let inbox = inbox.start().await.unwrap();
     world.send("bad", 1);
     let good = world.send("good", 20);

@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use outbox_contract::admin::{DeadLetter, Filter};
 use outbox_contract::backend::Clock;
 use outbox_contract::{Admin, Consumer, Message, MessageId, Route, Timestamp, Transport, inbox_route};
-use outbox_engine::{HandlerContext, HandlerError, Inbox, InboxBuilder, handler_fn};
+use outbox_engine::{HandlerContext, HandlerError, Inbox, InboxBuilder, MessageHandler};
 use outbox_store_memory::{MemoryStore, MemoryTx};
 use outbox_testkit::{ChaosStore, Feed, TestClock};
 use tokio::time::Instant;
@@ -141,23 +141,12 @@ impl World {
             .seed(1)
     }
 
-    pub(crate) fn handler(
-        &self,
-        whim: Whim,
-    ) -> impl for<'a> Fn(
-        &'a mut MemoryTx,
-        Message,
-        HandlerContext<'a>,
-    ) -> BoxFuture<'a, Result<(), HandlerError>>
-    + Send
-    + Sync
-    + 'static {
+    pub(crate) fn handler(&self, whim: Whim) -> impl for<'a> MessageHandler<'a, Message, Store> {
         let ledger = self.ledger.clone();
-        handler_fn(move |tx: &mut MemoryTx, message: Message, context| {
-            ledger.write(tx, &message);
-            let whim = whim(&message, context.attempt());
-            Box::pin(whim)
-        })
+        async move |message: Message, context: &mut HandlerContext<'_, Store>| {
+            ledger.write(context.tx(), &message);
+            whim(&message, context.attempt()).await
+        }
     }
 
     /// Sends a number of messages of a key, in order.
@@ -174,7 +163,7 @@ impl World {
     }
 
     pub(crate) async fn dead(&self) -> Vec<DeadLetter> {
-        self.tables.dead_letters(&Filter::default()).await.unwrap()
+        self.tables.dead_letters(&Filter::all_routes()).await.unwrap()
     }
 }
 

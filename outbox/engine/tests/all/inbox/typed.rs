@@ -4,13 +4,12 @@ use outbox_contract::{
     Bytes, Codec, CodecError, DomainEvent, EventType, Exhausted, Json, Message, Outbox, RetryPolicy,
 };
 use outbox_engine::{HandlerContext, HandlerError, HandlerOptions, StartError};
-use outbox_store_memory::MemoryTx;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::sync::Mutex;
 
-use crate::inbox::support::{S, World, within};
+use crate::inbox::support::{S, Store, World, within};
 
 #[derive(Debug, Serialize, Deserialize, PartialEq)]
 struct Placed {
@@ -46,10 +45,10 @@ struct PlacedV2 {
 
 static SEEN: Mutex<Vec<Placed>> = Mutex::new(Vec::new());
 
-async fn note(tx: &mut MemoryTx, event: Placed, context: HandlerContext<'_>) -> Result<(), HandlerError> {
+async fn note(event: Placed, context: &mut HandlerContext<'_, Store>) -> Result<(), HandlerError> {
     assert_eq!(context.consumer().as_str(), "inventory");
-    context.emit(&Placed { order_id: event.order_id, cents: 1, currency: "EUR".to_owned() })?;
-    tx.on_commit(move || SEEN.lock().unwrap().push(event));
+    context.publish(&Placed { order_id: event.order_id, cents: 1, currency: "EUR".to_owned() })?;
+    context.tx().on_commit(move || SEEN.lock().unwrap().push(event));
     Ok(())
 }
 
@@ -66,7 +65,7 @@ async fn an_event_of_any_known_version_comes_as_the_type_of_today() {
     let world = World::new();
     let inbox = world
         .bare()
-        .on_with::<Placed, _>(HandlerOptions::default(), note)
+        .on_with(HandlerOptions::default(), note)
         .upcast::<PlacedV1, PlacedV2>("order.placed", 1, 2, |old| PlacedV2 {
             order_id: old.order_id,
             cents: old.euros * 100,
@@ -101,7 +100,7 @@ async fn what_is_newer_than_the_program_dies_within_twenty_minutes_or_is_held() 
     for (exhausted, dead_and_held) in [(Exhausted::DeadLetter, (1, 0)), (Exhausted::Hold, (0, 1))] {
         let world = World::new();
         let retry = RetryPolicy { exhausted, ..RetryPolicy::default() };
-        let inbox = world.bare().on::<Placed, _>(note).retry(retry).start().await.unwrap();
+        let inbox = world.bare().on(note).retry(retry).start().await.unwrap();
         world.feed.send(of_version(4, "{}"));
         let figures = || inbox.backlog().map(|backlog| (backlog.dead, backlog.held_keys)).unwrap_or_default();
         for _ in 0..20 * 60 {
@@ -139,11 +138,10 @@ impl Codec for Backwards {
 }
 
 async fn answer(
-    _: &mut MemoryTx,
     event: Placed,
-    context: HandlerContext<'_, Backwards>,
+    context: &mut HandlerContext<'_, Store, (), Backwards>,
 ) -> Result<(), HandlerError> {
-    context.emit(&Placed { cents: event.cents + 1, ..event })?;
+    context.publish(&Placed { cents: event.cents + 1, ..event })?;
     Ok(())
 }
 
@@ -165,7 +163,7 @@ async fn an_inbox_reads_and_emits_as_the_outbox_does_that_it_is_given() {
             cents: old.euros * 100,
             currency: "EUR".to_owned(),
         })
-        .on::<Placed, _>(answer)
+        .on(answer)
         .route_for("orders", "second");
     let inbox = inbox.start().await.unwrap();
     within(S * 10, || world.feed.unacknowledged() == 0).await;
@@ -186,7 +184,7 @@ async fn an_inbox_reads_and_emits_as_the_outbox_does_that_it_is_given() {
 async fn an_outbox_comes_before_what_reads_by_its_codec() {
     let world = World::new();
     let outbox = Outbox::new(world.tables.clone()).with_codec(Backwards);
-    let inbox = world.bare().on::<Placed, _>(note).outbox(outbox).on::<Placed, _>(answer);
+    let inbox = world.bare().on(note).outbox(outbox).on(answer);
     let Err(StartError::Config(problems)) = inbox.start().await else { panic!("it was started") };
     assert!(problems.len() == 1 && problems[0].contains("call it first"), "{problems:#?}");
 }

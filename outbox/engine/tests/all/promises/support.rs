@@ -118,7 +118,7 @@ impl World {
     }
 
     pub(crate) async fn dead(&self) -> Vec<outbox_contract::admin::DeadLetter> {
-        self.store.dead_letters(&Filter::default()).await.unwrap()
+        self.store.dead_letters(&Filter::all_routes()).await.unwrap()
     }
 
     /// Returns the positions of a key that reached the broker.

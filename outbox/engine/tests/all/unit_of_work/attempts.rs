@@ -42,7 +42,7 @@ async fn who_meets_another_version_begins_again_with_what_is_there_now() {
                 // Another writer is faster.
                 *versions.0.lock().unwrap().get_mut(&7).unwrap() += 1;
             }
-            work.record(placed("a"))?;
+            work.publish(placed("a"))?;
             VersionMismatch::check(versions.update(work.tx(), 7, read), "contact 7", read)?;
             Ok(())
         })
@@ -99,11 +99,11 @@ async fn a_deadlock_begins_again_as_a_whole() {
                 .run(async |work| {
                     attempts.fetch_add(1, Ordering::SeqCst);
                     let outbox = mediator.outbox();
-                    outbox.append(work.tx(), &placed(first)).await?;
+                    outbox.append(work.transaction(), &placed(first)).await?;
                     if std::mem::take(&mut meets) {
                         met.wait().await;
                     }
-                    outbox.append(work.tx(), &placed(second)).await?;
+                    outbox.append(work.transaction(), &placed(second)).await?;
                     Ok(())
                 })
                 .await
@@ -130,7 +130,7 @@ async fn the_closures_own_error_comes_out_as_it_went_in_and_is_not_tried_again()
     let mediator = mediator();
     let error = mediator
         .run(async |work| {
-            work.record(placed("a"))?;
+            work.publish(placed("a"))?;
             Err::<(), _>(OutOfStock(7).into())
         })
         .await
@@ -154,7 +154,7 @@ async fn a_commit_whose_result_is_unknown_is_told_as_such_and_never_done_again()
     let error = mediator
         .run(async |work| {
             attempts.fetch_add(1, Ordering::SeqCst);
-            Ok(work.record(placed("a"))?)
+            Ok(work.publish(placed("a"))?)
         })
         .await
         .unwrap_err();
@@ -168,7 +168,7 @@ async fn a_store_that_fails_is_told_and_nothing_is_committed() {
     let (store, mediator) = chaotic();
     for call in [StoreCall::Begin, StoreCall::Append] {
         mediator.outbox().store().inject(call, StoreFault::Before, 1);
-        let error = mediator.run(async |work| Ok(work.record(placed("a"))?)).await.unwrap_err();
+        let error = mediator.run(async |work| Ok(work.publish(placed("a"))?)).await.unwrap_err();
         assert!(error.is_retryable() && !matches!(error, WorkError::Conflict(_)), "{call:?}: {error}");
         let cause = error.find::<outbox_contract::StoreError>().unwrap();
         assert_eq!(cause.kind(), StoreErrorKind::Unavailable, "{call:?}");

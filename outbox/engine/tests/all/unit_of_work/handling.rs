@@ -19,7 +19,7 @@ async fn handlers_run_in_the_order_of_events_and_of_registration_and_commit_toge
     let mediator = mediator().on::<OrderEvent, _>(first).on::<OrderEvent, _>(Notes("second", book.clone()));
     let mut work = mediator.begin().await.unwrap();
     for order in ["b", "a"] {
-        work.record(placed(order)).unwrap();
+        work.publish(placed(order)).unwrap();
     }
     assert_eq!(book.lines(), [""; 0], "handlers wait for the commit");
     work.commit().await.unwrap();
@@ -32,7 +32,7 @@ async fn what_handlers_record_is_handled_and_appended_too_and_local_events_stay_
     let book = Book::default();
     let mediator = mediator().on(runs_low).on::<StockRanLow, _>(Notes("low", book.clone()));
     let mut work = mediator.begin().await.unwrap();
-    work.record(placed("a")).unwrap();
+    work.publish(placed("a")).unwrap();
     work.commit().await.unwrap();
     assert_eq!(book.lines(), ["low 7"]);
     let expected = [pair("order.placed", "a"), pair("purchase.wanted", "7")];
@@ -54,8 +54,8 @@ async fn an_error_of_a_handler_rolls_everything_back_and_says_which_it_was() {
     let mediator = mediator().on::<OrderEvent, _>(Notes("before", book.clone())).on(refuses);
     let mut work = mediator.begin().await.unwrap();
     book.write(work.tx());
-    work.record(placed("a")).unwrap();
-    work.record(OrderEvent::Paid { order: "a".to_owned(), step: 1 }).unwrap();
+    work.publish(placed("a")).unwrap();
+    work.publish(OrderEvent::Paid { order: "a".to_owned(), step: 1 }).unwrap();
     let error = work.commit().await.unwrap_err();
     let words = error.to_string();
     assert!(words.contains("refuses of order.paid failed: a is closed"), "{words}");
@@ -72,12 +72,12 @@ async fn a_panic_in_a_handler_rolls_everything_back() {
     let (book, mediator) = (Book::default(), mediator().on(panics));
     let mut work = mediator.begin().await.unwrap();
     book.write(work.tx());
-    work.record(placed("a")).unwrap();
+    work.publish(placed("a")).unwrap();
     assert!(tokio::spawn(work.commit()).await.unwrap_err().is_panic());
     assert_eq!(book.committed(), 0);
     // Nothing stays locked, so the next unit of work succeeds.
     let mut work = mediator.begin().await.unwrap();
-    work.record(StockRanLow { item: 1 }).unwrap();
+    work.publish(StockRanLow { item: 1 }).unwrap();
     work.commit().await.unwrap();
 }
 
@@ -87,7 +87,7 @@ async fn circles(event: &OrderEvent, work: &mut UnitOfWork<MemoryStore>) -> Resu
         OrderEvent::Placed { order, step } => OrderEvent::Paid { order, step: step + 1 },
         OrderEvent::Paid { order, step } => OrderEvent::Placed { order, step: step + 1 },
     };
-    let _swallowed = work.record(next);
+    let _swallowed = work.publish(next);
     Ok(())
 }
 
@@ -95,7 +95,7 @@ async fn circles(event: &OrderEvent, work: &mut UnitOfWork<MemoryStore>) -> Resu
 async fn handlers_that_go_in_a_circle_are_stopped_with_the_chain_even_if_they_hide_it() {
     let mediator = mediator().on(circles).max_depth(3);
     let mut work = mediator.begin().await.unwrap();
-    work.record(placed("a")).unwrap();
+    work.publish(placed("a")).unwrap();
     let error = work.commit().await.unwrap_err();
     let words = error.to_string();
     assert!(words.contains("order.placed -> order.paid -> order.placed -> order.paid; break"), "{words}");
@@ -108,9 +108,9 @@ async fn a_unit_of_work_has_a_most_of_events() {
     let mediator = mediator().max_events(2);
     let mut work = mediator.begin().await.unwrap();
     for order in ["a", "b"] {
-        work.record(placed(order)).unwrap();
+        work.publish(placed(order)).unwrap();
     }
-    assert!(matches!(work.record(placed("c")), Err(WorkError::TooMany { most: 2 })));
+    assert!(matches!(work.publish(placed("c")), Err(WorkError::TooMany { most: 2 })));
     let error = work.commit().await.unwrap_err();
     assert!(matches!(error, WorkError::TooMany { most: 2 }), "{error}");
     assert_eq!(appended(mediator.outbox().store()), []);
@@ -122,9 +122,9 @@ async fn events_are_appended_in_the_order_of_keys_and_within_a_key_as_they_were_
     let mut work = mediator.begin().await.unwrap();
     let order = |order: &str, step| OrderEvent::Placed { order: order.to_owned(), step };
     for (key, step) in [("b", 1), ("a", 2), ("c", 3), ("a", 4), ("b", 5)] {
-        work.record(order(key, step)).unwrap();
+        work.publish(order(key, step)).unwrap();
     }
-    work.record(PurchaseWanted { item: 1 }).unwrap();
+    work.publish(PurchaseWanted { item: 1 }).unwrap();
     work.commit().await.unwrap();
     let snapshot = mediator.outbox().store().snapshot();
     let messages: Vec<_> = snapshot.hot.iter().map(|(_, stored)| &stored.message).collect();
@@ -146,7 +146,7 @@ async fn touches_all(event: &StockRanLow, work: &mut UnitOfWork<MemoryStore>) ->
     for step in 0..keys.len() {
         tokio::task::yield_now().await;
         let at = (event.item as usize + step * if event.item.is_multiple_of(2) { 1 } else { 3 }) % keys.len();
-        work.record(placed(keys[at]))?;
+        work.publish(placed(keys[at]))?;
     }
     Ok(())
 }
@@ -159,7 +159,7 @@ async fn units_that_raise_events_of_the_same_keys_in_different_orders_never_dead
         let mediator = mediator.clone();
         async move {
             let mut work = mediator.begin().await.unwrap();
-            work.record(StockRanLow { item }).unwrap();
+            work.publish(StockRanLow { item }).unwrap();
             work.commit().await
         }
     });
@@ -174,7 +174,7 @@ async fn relays_are_woken_at_the_commit_and_not_before() {
     let mediator = mediator().on(runs_low);
     let mut heard = mediator.outbox().store().wakeup_signal().listen();
     let mut work = mediator.begin().await.unwrap();
-    work.record(placed("a")).unwrap();
+    work.publish(placed("a")).unwrap();
     assert_eq!(heard.next().now_or_never(), None);
     work.commit().await.unwrap();
     assert_eq!(heard.next().now_or_never(), Some(Wakeup::Now));
@@ -190,7 +190,7 @@ async fn what_is_dropped_or_rolled_back_never_was() {
     for drops in [true, false] {
         let mut work = mediator.begin().await.unwrap();
         book.write(work.tx());
-        work.record(placed("a")).unwrap();
+        work.publish(placed("a")).unwrap();
         if drops { drop(work) } else { work.rollback().await }
     }
     let finished = mediator.begin().await.unwrap().finish().await.unwrap();
@@ -205,7 +205,7 @@ async fn a_transaction_of_the_users_own_is_lent_and_given_back() {
     let mut tx = store.begin().await.unwrap();
     book.write(&mut tx);
     let mut work = mediator.adopt(tx);
-    work.record(placed("a")).unwrap();
+    work.publish(placed("a")).unwrap();
     let tx = work.finish().await.unwrap();
     assert_eq!((book.committed(), appended(store).len()), (0, 0), "the commit is the user's");
     store.commit(tx).await.into_result().unwrap();
@@ -244,9 +244,9 @@ async fn an_aggregate_is_collected_once_and_in_its_order() {
 async fn an_event_that_can_not_be_a_message_is_refused_at_once_and_the_unit_goes_on() {
     let mediator = mediator();
     let mut work = mediator.begin().await.unwrap();
-    let error = work.record(placed("")).unwrap_err();
+    let error = work.publish(placed("")).unwrap_err();
     assert!(matches!(error, WorkError::Append(AppendError::Message(_))), "{error}");
-    work.record(placed("a")).unwrap();
+    work.publish(placed("a")).unwrap();
     work.commit().await.unwrap();
     assert_eq!(appended(mediator.outbox().store()).len(), 1);
 }
@@ -261,7 +261,7 @@ async fn units_of_work_run_on_tasks_of_their_own() {
             let name = number.to_string();
             mediator
                 .run(async move |work| {
-                    work.record(placed(&name))?;
+                    work.publish(placed(&name))?;
                     tokio::task::yield_now().await;
                     Ok(number)
                 })
@@ -282,7 +282,7 @@ async fn a_clone_does_not_get_the_handlers_that_are_registered_later() {
     let after = before.clone().on::<OrderEvent, _>(Notes("after", book.clone()));
     for mediator in [before, after] {
         let mut work = mediator.begin().await.unwrap();
-        work.record(placed("a")).unwrap();
+        work.publish(placed("a")).unwrap();
         let tx = work.finish().await.unwrap();
         assert!(matches!(mediator.outbox().store().commit(tx).await, Committed::Yes));
     }

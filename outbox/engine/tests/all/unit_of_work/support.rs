@@ -102,13 +102,13 @@ impl EventHandler<StockRanLow, MemoryStore> for Notes {
         work: &mut UnitOfWork<MemoryStore>,
     ) -> Result<(), HandlerError> {
         self.1.note(format!("{} {}", self.0, event.item));
-        work.record(PurchaseWanted { item: event.item })?;
+        work.publish(PurchaseWanted { item: event.item })?;
         Ok(())
     }
 }
 
 pub(crate) async fn runs_low(_: &OrderEvent, work: &mut UnitOfWork<MemoryStore>) -> Result<(), HandlerError> {
-    work.record(StockRanLow { item: 7 })?;
+    work.publish(StockRanLow { item: 7 })?;
     Ok(())
 }
 

@@ -33,7 +33,7 @@ impl Deaths {
     /// Tells the checker who died since the last look. Says who is dead now.
     pub(crate) async fn look(&self) -> Vec<MessageId> {
         let now = self.history.now();
-        let letters = self.store.dead_letters(&Filter::default()).await.unwrap();
+        let letters = self.store.dead_letters(&Filter::all_routes()).await.unwrap();
         let mut seen = self.seen.lock().unwrap();
         let mut dead = BTreeSet::new();
         for letter in &letters {

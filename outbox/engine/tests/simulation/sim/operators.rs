@@ -51,7 +51,7 @@ impl Operator {
             }
             "replay" => {
                 // It may meet a deadlock with a writer, and is not started again then.
-                let few = Filter { limit: Some(3), ..Filter::default() };
+                let few = Filter { limit: Some(3), ..Filter::all_routes() };
                 let _ = self.store.replay(&few).await;
             }
             _ => self.store.resume(&route, Some(&topic)).await.unwrap(),
@@ -66,7 +66,7 @@ impl Operator {
         }
         let since = self.history.now();
         // As above: an operator would ask again.
-        let requeued = self.store.requeue(&Filter { ids: Some(ids.clone()), ..Filter::default() }).await;
+        let requeued = self.store.requeue(&Filter { ids: Some(ids.clone()), ..Filter::all_routes() }).await;
         if requeued.is_ok_and(|requeued| requeued == ids.len() as u64) {
             self.tally.add("dead letters requeued", ids.len() as u64);
             ids.into_iter().for_each(|id| self.history.requeued(id, since));
@@ -84,7 +84,7 @@ impl Operator {
 
     /// Lets held keys go on.
     pub(crate) async fn release_held(&self) {
-        for failing in self.store.failing_keys(&Filter::default()).await.unwrap() {
+        for failing in self.store.failing_keys(&Filter::all_routes()).await.unwrap() {
             if failing.held {
                 // It may flow by now.
                 let _ = self.store.release(&failing.route, &failing.key).await;

@@ -14,7 +14,7 @@ use outbox_contract::{
     Admin, AppendError, Consumer, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError,
     StoreErrorKind, Timestamp, Topic, Transactional, async_trait,
 };
-use outbox_store_memory::{MemoryStore, MemoryStoreBuilder};
+use outbox_store_memory::{MemoryStore, MemoryStoreBuilder, MemoryTx};
 use outbox_testkit::TestClock;
 use outbox_testkit::store_suite::{Capabilities, StoreHarness};
 
@@ -422,6 +422,11 @@ impl StoreLayer for BrokenStore {
 #[async_trait]
 impl Transactional for BrokenStore {
     type Tx<'t> = BrokenTx<'t>;
+    type Connection = MemoryTx;
+
+    fn connection<'c>(tx: &'c mut BrokenTx<'_>) -> &'c mut MemoryTx {
+        &mut tx.inner
+    }
 
     async fn begin(&self) -> Result<BrokenTx<'static>, StoreError> {
         Ok(BrokenTx { inner: self.inner.begin().await?, late: Vec::new() })

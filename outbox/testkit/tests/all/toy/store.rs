@@ -213,6 +213,11 @@ pub(crate) struct ToyTx {
 #[async_trait]
 impl Transactional for ToyStore {
     type Tx<'t> = ToyTx;
+    type Connection = ToyTx;
+
+    fn connection(tx: &mut ToyTx) -> &mut ToyTx {
+        tx
+    }
 
     async fn begin(&self) -> Result<ToyTx, StoreError> {
         Ok(ToyTx::default())

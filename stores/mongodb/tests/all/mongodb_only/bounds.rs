@@ -88,9 +88,9 @@ async fn much_that_is_parked_is_discarded_in_several_transactions() {
     }
     assert!(last.iter().any(|command| name(command) == "delete outbox_key"));
 
-    assert!(store.failing_keys(&Filter::default()).await.unwrap().is_empty());
+    assert!(store.failing_keys(&Filter::all_routes()).await.unwrap().is_empty());
     let mut dead = Vec::new();
-    let mut filter = Filter::default();
+    let mut filter = Filter::all_routes();
     while dead.len() < ids.len() {
         let page = store.dead_letters(&filter).await.unwrap();
         assert!(!page.is_empty(), "{} are missing", ids.len() - dead.len());
@@ -176,15 +176,15 @@ async fn a_page_of_large_messages_is_short() {
         let page = store.dead_letters(filter).await.unwrap();
         page.iter().map(|dead| dead.stored.position.0).collect()
     };
-    let mut filter = Filter::default();
+    let mut filter = Filter::all_routes();
     assert_eq!(positions(&filter).await, [1, 2, 3, 4]);
     filter.offset = 4;
     assert_eq!(positions(&filter).await, [5, 6]);
     filter.offset = 6;
     assert!(positions(&filter).await.is_empty());
-    assert_eq!(store.requeue(&Filter::default()).await.unwrap(), 4);
-    assert_eq!(positions(&Filter::default()).await, [5, 6], "the oldest joined their key again");
-    assert_eq!(store.purge(&Filter::default()).await.unwrap(), 2, "names are no payload");
+    assert_eq!(store.requeue(&Filter::all_routes()).await.unwrap(), 4);
+    assert_eq!(positions(&Filter::all_routes()).await, [5, 6], "the oldest joined their key again");
+    assert_eq!(store.purge(&Filter::all_routes()).await.unwrap(), 2, "names are no payload");
 }
 
 /// However much waits on routes that are served: nothing of it is walked over to find those that nobody serves.

@@ -203,10 +203,12 @@ async fn what_was_delivered_is_removed_whatever_binary_its_id_is() {
         store.settle(&Route::default(), &rows).await.unwrap();
         assert!(fetch(store, relay).await.is_empty(), "what was settled came again");
     }
-    let past = keeping.history(&Default::default()).await.unwrap();
+    let past = keeping.history(&Filter::all_routes()).await.unwrap();
     assert_eq!(past.len(), 5);
-    let one =
-        outbox_contract::admin::Filter { ids: Some(vec![past[1].message.message.id]), ..Default::default() };
+    let one = outbox_contract::admin::Filter {
+        ids: Some(vec![past[1].message.message.id]),
+        ..Filter::all_routes()
+    };
     assert_eq!(keeping.history(&one).await.unwrap().len(), 1, "it is found by its id");
 }
 
@@ -244,8 +246,8 @@ async fn what_fails_is_moved_whatever_binary_its_id_is() {
         let Transitioned::Done(Some(version)) = buried else { panic!("{subtype:?}: {buried:?}") };
         let resume = Step::Resume { delivered: parked[1..].to_vec() };
         assert_eq!(transition(&fixture, relay, &key, Some(version), resume).await, Transitioned::Done(None));
-        assert!(store.failing_keys(&Default::default()).await.unwrap().is_empty());
-        assert_eq!(store.purge(&Default::default()).await.unwrap(), 1);
+        assert!(store.failing_keys(&Filter::all_routes()).await.unwrap().is_empty());
+        assert_eq!(store.purge(&Filter::all_routes()).await.unwrap(), 1);
     }
 }
 
@@ -301,7 +303,7 @@ async fn what_is_no_message_becomes_a_dead_letter_whatever_is_wrong_with_it() {
         let buried = transition(&fixture, relay, &waiting.key, None, bury(waiting.at)).await;
         assert_eq!(buried, Transitioned::Done(None), "{change}");
         assert!(fetch(store, relay).await.is_empty(), "{change} came again");
-        assert_eq!(store.purge(&Default::default()).await.unwrap(), 1);
+        assert_eq!(store.purge(&Filter::all_routes()).await.unwrap(), 1);
     }
 }
 
@@ -311,7 +313,7 @@ async fn a_dead_letter_that_was_no_message_is_corrected() {
     let Some(fixture) = Fixture::new().await else { return };
     let store = &fixture.store;
     let relay = relay(store).await;
-    let any = Filter::default();
+    let any = Filter::all_routes();
     let right = Edit {
         topic: Some(Topic::new("orders").unwrap()),
         key: Some(Some(Key::new("a").unwrap())),

@@ -20,7 +20,7 @@ fn letter(at: i64, change: Document) -> (MessageId, Document) {
 }
 
 async fn dead(fixture: &Fixture) -> Vec<i64> {
-    let dead = fixture.store.dead_letters(&Filter::default()).await.unwrap();
+    let dead = fixture.store.dead_letters(&Filter::all_routes()).await.unwrap();
     dead.iter().map(|letter| letter.stored.position.0).collect()
 }
 
@@ -42,7 +42,7 @@ async fn a_requeue_leaves_what_is_refused_and_says_which() {
         ids.push(id);
     }
     fixture.collection("outbox_dead").insert_many(letters).await.unwrap();
-    let refused = fixture.store.requeue(&Filter::default()).await.unwrap_err();
+    let refused = fixture.store.requeue(&Filter::all_routes()).await.unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::Invalid);
     let said = refused.to_string();
     assert!(said.contains("56 dead letters were requeued, and 4 refused"), "{said}");
@@ -56,7 +56,7 @@ async fn a_requeue_leaves_what_is_refused_and_says_which() {
     let read: Vec<MessageId> = read.iter().map(|stored| stored.message.id).collect();
     let right = ids.iter().enumerate().filter(|(at, _)| ![1, 3, 4, 6].contains(at));
     assert_eq!(read, right.map(|(_, id)| *id).collect::<Vec<_>>(), "in their old order");
-    let again = fixture.store.requeue(&Filter::default()).await.unwrap_err().to_string();
+    let again = fixture.store.requeue(&Filter::all_routes()).await.unwrap_err().to_string();
     assert!(again.contains("0 dead letters were requeued, and 4 refused"), "{again}");
     assert_eq!(fixture.store.backlog(&Default::default()).await.unwrap().dead, 4);
 }

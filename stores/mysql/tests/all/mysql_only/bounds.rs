@@ -70,13 +70,13 @@ async fn a_long_key_is_discarded_in_steps() {
         run(&mut holder, &format!("select 1 from outbox_parked where route = 'default' and topic = 'orders' and order_key = 'long' and position = {last} for update")).await;
         let refused = store.discard(&Route::default(), &key).await.unwrap_err();
         assert_eq!(refused.kind(), StoreErrorKind::Conflict, "{refused}");
-        let listed = store.failing_keys(&Filter::default()).await.unwrap();
+        let listed = store.failing_keys(&Filter::all_routes()).await.unwrap();
         assert_eq!((listed[0].held, listed[0].parked), (true, 500));
         assert_eq!((listed[0].attempts, &listed[0].first_failure), (0, &None), "of one that has left");
         holder.rollback().await.unwrap();
 
         assert_eq!(store.discard(&Route::default(), &key).await.unwrap(), 500);
-        assert_eq!(store.failing_keys(&Filter::default()).await.unwrap(), []);
+        assert_eq!(store.failing_keys(&Filter::all_routes()).await.unwrap(), []);
         let dead = "select count(distinct id) from outbox_dead where reason = 'discarded'";
         assert_eq!(fixture.number(dead).await, 2_500);
         assert_eq!(
@@ -104,7 +104,7 @@ async fn a_page_of_large_messages_ends_before_its_limit() {
                 ))
                 .await;
         }
-        let mut filter = Filter::default();
+        let mut filter = Filter::all_routes();
         let first = store.parked(&filter).await.unwrap();
         assert_eq!(first.len(), 9, "63 MiB");
         filter.offset = first.len();
@@ -113,7 +113,7 @@ async fn a_page_of_large_messages_ends_before_its_limit() {
         assert!(first.last().unwrap().position < rest[0].position);
         filter.offset += 1;
         assert_eq!(store.parked(&filter).await.unwrap(), []);
-        filter = Filter { limit: Some(2), ..Filter::default() };
+        filter = Filter { limit: Some(2), ..Filter::all_routes() };
         assert_eq!(store.parked(&filter).await.unwrap().len(), 2);
     }
 }

@@ -77,7 +77,7 @@ async fn a_wrong_stripe_is_said_and_put_right_by_a_requeue() {
                  payload, occurred_at, appended_at, 'malformed', 1, 1 from outbox_message; delete from outbox_message",
             )
             .await;
-        assert_eq!(fixture.store.requeue(&Filter::default()).await.unwrap(), 1);
+        assert_eq!(fixture.store.requeue(&Filter::all_routes()).await.unwrap(), 1);
         let read = messages(&fetch(&fixture.store, relay).await);
         assert_eq!((read.len(), read[0].message.id), (1, waiting.at.id));
     }
@@ -169,14 +169,15 @@ async fn a_dead_letter_that_was_no_message_is_corrected() {
                  1, 1, 'malformed', 1, 1)",
             )
             .await;
-        let refused = fixture.store.requeue_edited(&Filter::default(), &Edit::default()).await.unwrap_err();
+        let refused =
+            fixture.store.requeue_edited(&Filter::all_routes(), &Edit::default()).await.unwrap_err();
         assert_eq!(refused.kind(), StoreErrorKind::Invalid);
         assert!(
             refused.to_string().contains("the key") && refused.to_string().contains("U+000A"),
             "{refused}"
         );
         let edit = Edit { key: Some(Some(Key::new("a").unwrap())), ..Edit::default() };
-        let id = fixture.store.requeue_edited(&Filter::default(), &edit).await.unwrap();
+        let id = fixture.store.requeue_edited(&Filter::all_routes(), &edit).await.unwrap();
         let relay = relay(&fixture.store).await;
         let read = messages(&fetch(&fixture.store, relay).await);
         assert_eq!((read.len(), Some(read[0].message.id)), (1, id));

@@ -94,7 +94,7 @@ async fn an_open_writer_is_in_no_relays_way() {
         let done = store.maintain(100).await.unwrap();
         assert_eq!(done.promoted, 1, "the one that is committed, of a key that nobody is writing to");
         assert_eq!(store.backlog(&route).await.unwrap().pending, 4);
-        assert_eq!(store.purge(&Filter::default()).await.unwrap(), 0);
+        assert_eq!(store.purge(&Filter::all_routes()).await.unwrap(), 0);
         assert_eq!(store.cancel_scheduled(&[due.id]).await.unwrap(), 0);
         store.elect("janitor", relay, Duration::from_secs(60)).await.unwrap();
         store.frontier().stripes(&route, &BucketSet::ALL).await.unwrap();

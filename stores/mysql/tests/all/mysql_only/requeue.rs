@@ -24,7 +24,7 @@ async fn bury(fixture: &Fixture, count: i64) {
 }
 
 async fn dead(fixture: &Fixture) -> Vec<i64> {
-    let dead = fixture.store.dead_letters(&Filter::default()).await.unwrap();
+    let dead = fixture.store.dead_letters(&Filter::all_routes()).await.unwrap();
     dead.iter().map(|letter| letter.stored.position.0).collect()
 }
 
@@ -47,7 +47,7 @@ async fn a_requeue_leaves_what_is_refused_and_says_which() {
                  alter table outbox_message add constraint nothing_is_forbidden check (event_type <> 'forbidden')",
             )
             .await;
-        let refused = fixture.store.requeue(&Filter::default()).await.unwrap_err();
+        let refused = fixture.store.requeue(&Filter::all_routes()).await.unwrap_err();
         assert_eq!(refused.kind(), StoreErrorKind::Invalid);
         let said = refused.to_string();
         for words in [
@@ -63,7 +63,7 @@ async fn a_requeue_leaves_what_is_refused_and_says_which() {
         }
         assert_eq!(dead(&fixture).await, [2, 4, 5]);
         assert_eq!(waiting(&fixture).await, [1, 3, 6], "in their old order");
-        let again = fixture.store.requeue(&Filter::default()).await.unwrap_err().to_string();
+        let again = fixture.store.requeue(&Filter::all_routes()).await.unwrap_err().to_string();
         assert!(again.contains("0 dead letters were requeued, and 3 refused"), "{again}");
     }
 }
@@ -73,7 +73,7 @@ async fn one_of_a_thousand_holds_up_none_of_the_others() {
     for fixture in both().await {
         bury(&fixture, 1_000).await;
         fixture.run("update outbox_dead set schema_version = 0 where position = 613").await;
-        let refused = fixture.store.requeue(&Filter::default()).await.unwrap_err().to_string();
+        let refused = fixture.store.requeue(&Filter::all_routes()).await.unwrap_err().to_string();
         assert!(refused.contains("999 dead letters were requeued, and 1 refused"), "{refused}");
         assert!(refused.contains("000000000613 ("), "{refused}");
         assert_eq!(dead(&fixture).await, [613]);

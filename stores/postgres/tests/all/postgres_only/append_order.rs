@@ -81,7 +81,7 @@ async fn a_requeued_message_locks_its_key_before_it_takes_a_position() {
          values (1, 0, 0, 0, 1, 1, '{id}', 0, 'default', 'orders', 'a', 'a', 'x', 'text/plain', '', '', 'exhausted')"
     );
     fixture.run(&dead).await;
-    let requeue = async { assert_eq!(fixture.store.requeue(&Filter::default()).await.unwrap(), 1) };
+    let requeue = async { assert_eq!(fixture.store.requeue(&Filter::all_routes()).await.unwrap(), 1) };
     waits_without_a_position(&fixture, requeue).await;
     assert_second(&fixture, id).await;
 }

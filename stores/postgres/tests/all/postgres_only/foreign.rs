@@ -272,7 +272,7 @@ async fn a_row_whose_bucket_is_none_is_known_as_malformed_by_one_relay_and_can_b
         };
         assert!(matches!(fixture.store.transition(&[bury]).await.unwrap()[..], [Transitioned::Done(_)]));
     }
-    assert_eq!(fixture.store.requeue(&Default::default()).await.unwrap(), 2);
+    assert_eq!(fixture.store.requeue(&Filter::all_routes()).await.unwrap(), 2);
     assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), 3);
 }
 
@@ -309,11 +309,11 @@ async fn a_dead_letter_that_was_no_message_is_corrected() {
              values (1, 1, 1, 1, 1, 1, gen_random_uuid(), 7, 'default', 'orders', E'a\\nb', E'a\\nb', 'x', 'text/plain', '', '', 'malformed')",
         )
         .await;
-    let refused = fixture.store.requeue_edited(&Filter::default(), &Edit::default()).await.unwrap_err();
+    let refused = fixture.store.requeue_edited(&Filter::all_routes(), &Edit::default()).await.unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::Invalid);
     assert!(refused.to_string().contains("the key") && refused.to_string().contains("U+000A"), "{refused}");
     let edit = Edit { key: Some(Some(Key::new("a").unwrap())), ..Edit::default() };
-    let id = fixture.store.requeue_edited(&Filter::default(), &edit).await.unwrap();
+    let id = fixture.store.requeue_edited(&Filter::all_routes(), &edit).await.unwrap();
     let relay = relay(&fixture.store).await;
     let read = messages(&fetch(&fixture.store, relay).await);
     assert_eq!((read.len(), Some(read[0].message.id)), (1, id));

@@ -19,7 +19,7 @@ async fn who_looks_at_dead_letters_holds_up_no_relay() {
     let mut holder = fixture.connection().await;
     run(&mut holder, "begin; lock table outbox_dead").await;
     let (browsing, measuring) = (fixture.store.clone(), fixture.store.clone());
-    let browsing = tokio::spawn(async move { browsing.dead_letters(&Filter::default()).await });
+    let browsing = tokio::spawn(async move { browsing.dead_letters(&Filter::all_routes()).await });
     fixture.until_waiting(1).await;
     let measuring = tokio::spawn(async move { measuring.backlog(&Route::default()).await });
 
@@ -40,7 +40,7 @@ async fn who_looks_at_the_history_holds_up_no_measurement() {
     let mut holder = fixture.connection().await;
     run(&mut holder, "begin; lock table outbox_history").await;
     let store = fixture.store.clone();
-    let browsing = tokio::spawn(async move { store.history(&Filter::default()).await });
+    let browsing = tokio::spawn(async move { store.history(&Filter::all_routes()).await });
     fixture.until_waiting(1).await;
     let measured = timeout(SOON, fixture.store.backlog(&Route::default())).await;
     measured.expect("a relay measures").unwrap();
@@ -75,7 +75,7 @@ const LARGE: &str = "
 async fn pages(fixture: &Fixture, what: &str) -> Vec<usize> {
     let mut pages = Vec::new();
     loop {
-        let filter = Filter { offset: pages.iter().sum(), ..Filter::default() };
+        let filter = Filter { offset: pages.iter().sum(), ..Filter::all_routes() };
         let store = &fixture.store;
         let page = match what {
             "parked" => store.parked(&filter).await.unwrap().len(),

@@ -22,7 +22,7 @@ async fn a_key_is_discarded_in_steps_and_held_until_the_last_of_them() {
         .await;
     let key = message("a").key_id();
     store.discard(&Route::default(), &key).await.unwrap_err();
-    let failing = store.failing_keys(&Filter::default()).await.unwrap();
+    let failing = store.failing_keys(&Filter::all_routes()).await.unwrap();
     assert_eq!(
         (failing.len(), failing[0].held, failing[0].parked),
         (1, true, 1_500),
@@ -31,7 +31,7 @@ async fn a_key_is_discarded_in_steps_and_held_until_the_last_of_them() {
 
     fixture.run("alter table outbox_dead drop constraint stop").await;
     assert_eq!(store.discard(&Route::default(), &key).await.unwrap(), 1_500);
-    assert!(store.failing_keys(&Filter::default()).await.unwrap().is_empty());
+    assert!(store.failing_keys(&Filter::all_routes()).await.unwrap().is_empty());
     let backlog = store.backlog(&Route::default()).await.unwrap();
     assert_eq!((backlog.parked, backlog.dead), (0, 2_500));
 }

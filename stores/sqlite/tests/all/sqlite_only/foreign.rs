@@ -229,9 +229,9 @@ async fn a_row_that_is_no_message_is_malformed_and_holds_nobody_up() {
         bury(store, relay, row, said).await;
         store.settle(&Default::default(), &[good.row()]).await.unwrap();
         assert!(fetch(store, relay).await.rows.is_empty(), "{values}");
-        let dead = outbox_contract::Admin::dead_letters(store, &Default::default()).await.unwrap();
+        let dead = outbox_contract::Admin::dead_letters(store, &Filter::all_routes()).await.unwrap();
         assert_eq!((dead.len(), dead[0].stored.message.id), (1, row.at.id));
-        outbox_contract::Admin::purge(store, &Default::default()).await.unwrap();
+        outbox_contract::Admin::purge(store, &Filter::all_routes()).await.unwrap();
         store.give_back(relay, &Default::default(), &[], &Default::default(), true).await.unwrap();
     }
 }
@@ -273,7 +273,7 @@ async fn a_message_that_died_of_a_wrong_bucket_is_well_when_requeued() {
     let fetched = fetch(store, relay).await;
     let FetchedRow::Malformed(row, said) = &fetched.rows[0] else { panic!("{fetched:?}") };
     bury(store, relay, row, said).await;
-    assert_eq!(outbox_contract::Admin::requeue(store, &Default::default()).await.unwrap(), 1);
+    assert_eq!(outbox_contract::Admin::requeue(store, &Filter::all_routes()).await.unwrap(), 1);
     assert_eq!(messages(&fetch(store, relay).await)[0].message.id, row.at.id);
 }
 
@@ -368,11 +368,11 @@ async fn a_dead_letter_that_was_no_message_is_corrected() {
     .execute(fixture.store.pool())
     .await
     .unwrap();
-    let refused = fixture.store.requeue_edited(&Filter::default(), &Edit::default()).await.unwrap_err();
+    let refused = fixture.store.requeue_edited(&Filter::all_routes(), &Edit::default()).await.unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::Invalid);
     assert!(refused.to_string().contains("the key") && refused.to_string().contains("U+000A"), "{refused}");
     let edit = Edit { key: Some(Some(Key::new("a").unwrap())), ..Edit::default() };
-    let id = fixture.store.requeue_edited(&Filter::default(), &edit).await.unwrap();
+    let id = fixture.store.requeue_edited(&Filter::all_routes(), &edit).await.unwrap();
     let relay = relay(&fixture.store).await;
     let read = messages(&fetch(&fixture.store, relay).await);
     assert_eq!((read.len(), Some(read[0].message.id)), (1, id));

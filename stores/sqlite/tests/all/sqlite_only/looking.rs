@@ -30,7 +30,7 @@ async fn run(fixture: &Fixture, statement: String) {
 async fn pages(fixture: &Fixture, table: &str) -> Vec<usize> {
     let mut pages = Vec::new();
     loop {
-        let filter = Filter { offset: pages.iter().sum(), ..Filter::default() };
+        let filter = Filter { offset: pages.iter().sum(), ..Filter::all_routes() };
         let store = &fixture.store;
         let page = match table {
             "outbox_parked" => store.parked(&filter).await.unwrap().len(),

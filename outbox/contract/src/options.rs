@@ -1,0 +1,80 @@
+//! Options of an append: headers, and the time at which the message is due.
+
+use crate::clock::Timestamp;
+use crate::message::{Message, MessageError, Outgoing};
+
+/// Options of one message, for [`Outbox::append_with`](crate::Outbox::append_with).
+///
+/// ```
+/// use std::time::Duration;
+/// use outbox_contract::{AppendOptions, Timestamp};
+///
+/// let in_two_weeks = Timestamp::now().plus(Duration::from_secs(14 * 86_400));
+/// let options = AppendOptions::new().header("tenant", "north").due_at(in_two_weeks);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AppendOptions {
+    headers: Vec<(String, String)>,
+    due_at: Option<Timestamp>,
+}
+
+impl AppendOptions {
+    /// Creates options that change nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a header. Its name has up to 255 bytes, its value up to 8,192. The append rejects names
+    /// that the wire format uses, such as `ce-…` and `content-type`.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sends the message no earlier than this time. It joins its key when it is due, behind
+    /// everything committed before that.
+    ///
+    /// *Units*: a relay compares it with the **database's** clock, at least every `maintain_every`
+    /// (5 s), so the message may be sent that much later. A time in the past is due immediately.
+    #[must_use]
+    pub fn due_at(mut self, due_at: Timestamp) -> Self {
+        self.due_at = Some(due_at);
+        self
+    }
+
+    /// Applies the options to a message.
+    ///
+    /// # Errors
+    ///
+    /// Describes an invalid or reserved header.
+    pub fn apply(self, mut message: Message) -> Result<Outgoing, MessageError> {
+        for (name, value) in self.headers {
+            message = message.with_header(name, value)?;
+        }
+        let outgoing = Outgoing::from(message);
+        Ok(match self.due_at {
+            Some(due_at) => outgoing.due_at(due_at),
+            None => outgoing,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_and_due_time_reach_the_message_and_a_reserved_header_is_refused() {
+        let message = Message::new("orders".parse().unwrap(), "order.placed");
+        let (due_at, options) = (Timestamp::from_micros(7), AppendOptions::new());
+        let outgoing =
+            options.clone().header("tenant", "north").due_at(due_at).apply(message.clone()).unwrap();
+        assert_eq!(outgoing.message.headers.get("tenant"), Some("north"));
+        assert_eq!(outgoing.due_at, Some(due_at));
+        assert_eq!(options.clone().apply(message.clone()).unwrap(), message.clone().into());
+        let error = options.header("content-type", "text/plain").apply(message).unwrap_err();
+        assert!(error.to_string().contains("content-type"), "{error}");
+    }
+}

@@ -1,0 +1,158 @@
+//! The handle of a running service.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outbox_contract::{Codec, Json, Outbox, Transactional};
+
+use super::shutdown::{Parts, ShutdownError};
+use crate::inbox::{Context, InboxHandle, InboxStats};
+use crate::relay::{Health, RelayHandle, RelayObserver, Status};
+
+/// A running service. Clones share it: one for each handler of a web server, say.
+///
+/// [`run_until`](Self::run_until) or [`shutdown`](Self::shutdown) ends it in order. Dropping the last
+/// clone without that ends it at once, as a crash would, and logs a warning.
+pub struct ServiceHandle<S: Transactional, C: Codec = Json> {
+    outbox: Outbox<S, C>,
+    running: Arc<Running>,
+}
+
+struct Running {
+    // `None` from the shutdown on. Held for a few instructions, never across an await.
+    parts: Mutex<Option<Parts>>,
+    relay: Option<RelayObserver>,
+    inboxes: Vec<Arc<Context>>,
+    shutdown_within: Duration,
+    // Result of the shutdown. Held while it takes place, so that others wait for its end.
+    ended: tokio::sync::Mutex<Option<Result<(), ShutdownError>>>,
+}
+
+impl<S: Transactional, C: Codec> Clone for ServiceHandle<S, C> {
+    fn clone(&self) -> Self {
+        Self { outbox: self.outbox.clone(), running: Arc::clone(&self.running) }
+    }
+}
+
+impl<S: Transactional, C: Codec> fmt::Debug for ServiceHandle<S, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let consumers = self.running.inboxes.iter().map(|inbox| inbox.subscription.consumer.as_str());
+        f.debug_struct("ServiceHandle")
+            .field("relay", &self.running.relay)
+            .field("inboxes", &consumers.collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: Transactional, C: Codec> ServiceHandle<S, C> {
+    pub(crate) fn new(
+        outbox: Outbox<S, C>,
+        relay: Option<RelayHandle>,
+        inboxes: Vec<InboxHandle>,
+        shutdown_within: Duration,
+    ) -> Self {
+        let running = Running {
+            relay: relay.as_ref().map(RelayHandle::observer),
+            inboxes: inboxes.iter().map(|inbox| Arc::clone(&inbox.context)).collect(),
+            parts: Mutex::new(Some(Parts { relay, inboxes })),
+            shutdown_within,
+            ended: tokio::sync::Mutex::new(None),
+        };
+        Self { outbox, running: Arc::new(running) }
+    }
+
+    /// Returns the outbox, to append to in your transactions. Cheap to clone.
+    #[must_use]
+    pub fn outbox(&self) -> &Outbox<S, C> {
+        &self.outbox
+    }
+
+    /// Returns the health of relay and inboxes together (promise P9): the worst status, and every
+    /// reason.
+    ///
+    /// For alarms, not for probes: when the broker is away, every instance is unhealthy at once, and
+    /// a probe would take down all of them.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let mut health = Health { status: Status::Healthy, reasons: Vec::new() };
+        match &*self.running.parts() {
+            Some(Parts { relay, inboxes }) => {
+                let of_relay = relay.iter().map(RelayHandle::health);
+                of_relay.chain(inboxes.iter().map(InboxHandle::health)).for_each(|part| health.merge(part));
+            }
+            None => health.add(Status::Unhealthy, "the service was shut down".to_owned()),
+        }
+        health
+    }
+
+    /// Returns a read-only handle of the relay: its statistics, its backlog, routes without a relay.
+    /// `None` in a service without a relay.
+    #[must_use]
+    pub fn relay(&self) -> Option<&RelayObserver> {
+        self.running.relay.as_ref()
+    }
+
+    /// Returns the statistics of an inbox; `None` if no inbox has this name.
+    #[must_use]
+    pub fn inbox_stats(&self, consumer: &str) -> Option<InboxStats> {
+        let mut inboxes = self.running.inboxes.iter();
+        let inbox = inboxes.find(|inbox| inbox.subscription.consumer.as_str() == consumer)?;
+        Some(inbox.stats())
+    }
+
+    /// Runs until the signal completes, then [shuts down](Self::shutdown) within the deadline of the
+    /// [builder](super::ServiceBuilder::shutdown_within).
+    ///
+    /// Any future is a signal: `tokio::signal::ctrl_c()`, `token.cancelled()`, a channel.
+    ///
+    /// # Errors
+    ///
+    /// As [`shutdown`](Self::shutdown).
+    pub async fn run_until(&self, signal: impl Future) -> Result<(), ShutdownError> {
+        signal.await;
+        self.shutdown(self.running.shutdown_within).await
+    }
+
+    /// Drains and stops (promise P8), with one deadline for all parts: inboxes that receive from a
+    /// broker, then the relay, which still sends what their handlers published, then inboxes within
+    /// the process, which confirm what the relay has in flight.
+    ///
+    /// A second call waits for the first, and returns its result.
+    ///
+    /// *Cancellation*: what has not stopped yet ends as after a crash.
+    ///
+    /// # Errors
+    ///
+    /// Names the parts that did not finish in time. They have ended as well, and nothing is lost.
+    pub async fn shutdown(&self, deadline: Duration) -> Result<(), ShutdownError> {
+        let mut ended = self.running.ended.lock().await;
+        if let Some(result) = &*ended {
+            return result.clone();
+        }
+        *ended = Some(Err(ShutdownError::canceled()));
+        let parts = self.running.parts().take();
+        let result = match parts {
+            Some(parts) => parts.stop(deadline).await,
+            None => Ok(()),
+        };
+        *ended = Some(result.clone());
+        result
+    }
+}
+
+impl Running {
+    fn parts(&self) -> MutexGuard<'_, Option<Parts>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.parts().is_some() {
+            tracing::warn!(
+                "a service was dropped without a shutdown: it ends as after a crash, and what was in flight is repeated; call `shutdown` or `run_until`"
+            );
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Shutdown of a service: the order, and one deadline for all of it.
+
+use std::fmt;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use crate::inbox::InboxHandle;
+use crate::relay::RelayHandle;
+
+/// The running parts of a service.
+pub(crate) struct Parts {
+    pub(crate) relay: Option<RelayHandle>,
+    pub(crate) inboxes: Vec<InboxHandle>,
+}
+
+impl Parts {
+    /// Stops everything in order. Dropping the future ends the rest as a crash would.
+    ///
+    /// Inboxes on a broker come first, because the relay still sends what their handlers published.
+    /// Inboxes within the process come last, because the relay's messages are confirmed by them.
+    pub(crate) async fn stop(self, deadline: Duration) -> Result<(), ShutdownError> {
+        let end = Instant::now() + deadline;
+        let (within, of_brokers): (Vec<_>, Vec<_>) =
+            self.inboxes.into_iter().partition(InboxHandle::is_in_process);
+        let mut unfinished = stop_all(of_brokers, share(end, true)).await;
+        if let Some(relay) = self.relay
+            && !relay.stop(share(end, !within.is_empty())).await
+        {
+            unfinished.push("relay".to_owned());
+        }
+        unfinished.extend(stop_all(within, share(end, false)).await);
+        if unfinished.is_empty() {
+            Ok(())
+        } else {
+            Err(ShutdownError { unfinished, deadline: Some(deadline) })
+        }
+    }
+}
+
+/// Returns the time that a step may take: two thirds of the rest if others follow.
+fn share(end: Instant, others_follow: bool) -> Duration {
+    let rest = end.saturating_duration_since(Instant::now());
+    if others_follow { rest * 2 / 3 } else { rest }
+}
+
+/// Stops inboxes side by side. Returns those that did not finish.
+async fn stop_all(inboxes: Vec<InboxHandle>, deadline: Duration) -> Vec<String> {
+    let stops = inboxes.into_iter().map(|inbox| async move {
+        let name = format!("inbox {}", inbox.consumer());
+        (!inbox.stop(deadline).await).then_some(name)
+    });
+    join_all(stops).await.into_iter().flatten().collect()
+}
+
+/// A service that did not finish before its deadline. It has ended all the same, as after a crash:
+/// nothing is lost, and what was in flight is sent or handled again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShutdownError {
+    unfinished: Vec<String>,
+    deadline: Option<Duration>,
+}
+
+impl ShutdownError {
+    /// Error of a shutdown that was canceled half-way.
+    pub(crate) fn canceled() -> Self {
+        Self { unfinished: Vec::new(), deadline: None }
+    }
+
+    /// Returns the parts that did not finish, such as `relay` and `inbox billing`. Empty after a
+    /// shutdown that was canceled.
+    #[must_use]
+    pub fn unfinished(&self) -> &[String] {
+        &self.unfinished
+    }
+}
+
+impl fmt::Display for ShutdownError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.deadline {
+            Some(deadline) => write!(f, "not drained within {deadline:?}: {}", self.unfinished.join(", "))?,
+            None => f.write_str("the shutdown was canceled before it was done")?,
+        }
+        f.write_str("; nothing is lost: what was in flight is sent or handled again")
+    }
+}
+
+impl std::error::Error for ShutdownError {}
