@@ -9,6 +9,7 @@ pub mod inbox_suite;
 pub mod store_suite;
 mod suite;
 pub mod time;
+pub mod warnings;
 
 pub mod chaos_transport;
 pub mod null_transport;
@@ -25,3 +26,4 @@ pub use outbox_contract::backend::StoreCall;
 pub use recording_transport::RecordingTransport;
 pub use scenario::{Expect, Scenario};
 pub use time::{Ids, TestClock, eventually};
+pub use warnings::Warnings;

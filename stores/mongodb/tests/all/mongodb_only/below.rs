@@ -4,8 +4,8 @@ use mongodb::bson::{Document, doc};
 use outbox_contract::backend::{LeaseRequest, LowWater, Position, RelayId};
 use outbox_contract::{Route, Store};
 use outbox_store_mongodb::MongoDbStore;
+use outbox_testkit::Warnings;
 
-use super::heard::Heard;
 use super::support::{Fixture, append, everything, lease_request, message, messages};
 
 /// What stands behind a position.
@@ -49,25 +49,25 @@ async fn what_stands_below_a_mark_is_shown_and_counted() {
 async fn messages_above_their_counters_are_told_of() {
     let Some(fixture) = Fixture::new().await else { return };
     let store = &fixture.store;
-    let (heard, _listening) = Heard::listen();
+    let (warnings, _captured) = Warnings::capture();
     let relay = lease_request(RelayId::new());
     store.lease(&relay).await.unwrap();
     append(store, [message("a"), message("b"), message("a")]).await;
     let read = messages(store.fetch(&everything(relay.relay)).await.unwrap().rows);
     let mark = read.iter().map(|stored| stored.position).max().unwrap();
     store.check().await.unwrap();
-    assert_eq!(heard.take(), Vec::<String>::new(), "every message is within the counter of its stripe");
+    assert_eq!(warnings.take(), Vec::<String>::new(), "every message is within the counter of its stripe");
 
     let stripes = fixture.collection("outbox_stripe");
     stripes.update_many(doc! {}, doc! { "$set": { "number": 0_i64, "position": 0_i64 } }).await.unwrap();
     store.check().await.unwrap();
-    let said = heard.take().join("\n");
+    let said = warnings.take().join("\n");
     assert!(said.contains("route=default") && said.contains("stripes=2"), "{said:?}");
     append(store, [message("a")]).await;
     assert_eq!(behind(store, relay.relay, mark).await, 1, "above all that was before");
 
     stripes.delete_many(doc! {}).await.unwrap();
     store.check().await.unwrap();
-    let said = heard.take().join("\n");
+    let said = warnings.take().join("\n");
     assert!(said.contains("route=default") && said.contains("stripes=2"), "{said:?}");
 }

@@ -13,7 +13,6 @@ mod fence;
 mod foreign;
 mod halting;
 mod handled_ids;
-mod heard;
 mod requeue;
 mod schedule;
 mod support;

@@ -3,8 +3,8 @@
 use outbox_contract::backend::{BucketSet, FetchRequest, LeaseRequest, LowWater, Position, RelayId};
 use outbox_contract::{Route, Store};
 use outbox_store_mysql::MySqlStore;
+use outbox_testkit::Warnings;
 
-use super::heard::Heard;
 use super::support::{append, both, heartbeat, message, messages};
 
 /// Positions of an hour: microseconds times the number of stripes.
@@ -41,19 +41,19 @@ async fn what_stands_below_a_mark_is_shown_and_counted() {
 async fn messages_above_their_counters_are_told_of() {
     for fixture in both().await {
         let (store, route) = (&fixture.store, Route::default());
-        let (heard, _listening) = Heard::listen();
+        let (warnings, _captured) = Warnings::capture();
         let relay = heartbeat(RelayId::new());
         store.lease(&relay).await.unwrap();
         append(store, (0..3).map(|_| message("a"))).await;
         append(store, [message("b")]).await;
         let mark = Position(fixture.number("select max(position) from outbox_message").await);
         store.check().await.unwrap();
-        assert_eq!(heard.take(), Vec::<String>::new(), "every message is within the counter of its stripe");
+        assert_eq!(warnings.take(), Vec::<String>::new(), "every message is within the counter of its stripe");
 
         let set_back = "number = 0, position = 0, first_number = 0, first_position = 0";
         fixture.run(&format!("update outbox_stripe set {set_back}")).await;
         store.check().await.unwrap();
-        let said = heard.take().join("\n");
+        let said = warnings.take().join("\n");
         assert!(said.contains("route=default") && said.contains("stripes=2"), "{said:?}");
         append(store, [message("a")]).await;
         let mut request = FetchRequest::new(route, relay.relay, BucketSet::ALL);
@@ -63,7 +63,7 @@ async fn messages_above_their_counters_are_told_of() {
         // A route that is relayed, and has no counters at all.
         fixture.run("update outbox_message set route = 'audit'; insert into outbox_lease (route, bucket) values ('audit', 0)").await;
         store.check().await.unwrap();
-        let said = heard.take().join("\n");
+        let said = warnings.take().join("\n");
         assert!(said.contains("route=audit") && said.contains("stripes=2"), "{said:?}");
     }
 }

@@ -11,7 +11,6 @@ mod bounds;
 mod faults;
 mod foreign;
 mod gaps;
-mod heard;
 mod history;
 mod idle;
 mod leases;
