@@ -1,4 +1,4 @@
-//! What can be chosen about a memory store, with defaults that suit a trial.
+//! Settings of a memory store, with defaults that suit a trial.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub struct MemoryStoreBuilder {
 }
 
 impl MemoryStoreBuilder {
-    /// How long ids of handled messages are kept unless said otherwise: 7 days, as every store does.
+    /// Retention of the ids of handled messages by default: 7 days, as in every store.
     pub const HANDLED_IDS_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
     /// Lets several transactions write at once, as PostgreSQL does: they wait for one another only where they write the same key.

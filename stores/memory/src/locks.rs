@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 /// Identifies a transaction for the life of its store. Grows, and is never reused.
 pub(crate) type TxId = u64;
 
-/// What can be locked.
+/// Something that can be locked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum LockName {
     /// The right to write at all, where one transaction writes at a time.
@@ -29,7 +29,7 @@ pub(crate) enum LockName {
 }
 
 impl LockName {
-    /// What whoever appends this message must hold.
+    /// Returns the lock that an append of this message must hold.
     pub(crate) fn to_append(ordering: Ordering, route: &Route, message: &Message) -> Self {
         match ordering {
             Ordering::Single => Self::Writer,

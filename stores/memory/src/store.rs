@@ -23,7 +23,7 @@ pub struct MemoryStore {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What the clones of a store, and its transactions, share.
+/// State that the clones of a store, and its transactions, share.
 pub(crate) struct Shared {
     pub(crate) ordering: Ordering,
     pub(crate) clock: Arc<dyn Clock>,
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     state: Mutex<State>,
 }
 
-/// What the mutex guards.
+/// State behind the mutex.
 pub(crate) struct State {
     pub(crate) tables: Tables,
     pub(crate) locks: Locks,

@@ -48,11 +48,11 @@ pub(crate) struct Tables {
     writers: BTreeMap<TxId, Position>,
 }
 
-/// What a verb may append: what it holds the locks of.
+/// Messages that an operation may append: those whose locks it holds.
 pub(crate) enum Appendable {
     /// All: one transaction writes at a time, and this is its turn.
     All,
-    /// What is appended under these locks.
+    /// Messages that are appended under these locks.
     Locked(Ordering, BTreeSet<LockName>),
 }
 

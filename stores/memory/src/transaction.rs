@@ -36,16 +36,16 @@ impl std::fmt::Display for SessionTerminated {
 
 impl std::error::Error for SessionTerminated {}
 
-/// What a transaction has written: it joins the tables at the commit.
+/// Writes of a transaction: they join the tables at the commit.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     /// Messages, with their positions where those are taken at append.
     pub(crate) rows: Vec<(Route, Stored)>,
-    /// How far it has come in its stripes.
+    /// Marks of its stripes.
     pub(crate) marks: BTreeMap<(Route, StripeId), StripeMark>,
     pub(crate) scheduled: Vec<(Timestamp, Route, Message)>,
     pub(crate) handled: BTreeSet<(Consumer, MessageId)>,
-    /// What has to wait on its route until the commit.
+    /// Messages that have to wait on their route until the commit.
     pub(crate) fenced: Vec<(Route, Stored)>,
 }
 

@@ -5,6 +5,7 @@
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
 use outbox_contract::admin::{Edit, FailingKey, Filter};
+use outbox_contract::backend::rules::failing_key;
 use outbox_contract::backend::{Archive, KeyOperation, Listed, Requeue, Steered, View};
 use outbox_contract::{Admin, KeyId, MessageId, Route, StoreError, StoreErrorKind, Topic, async_trait};
 
@@ -22,7 +23,6 @@ use crate::transaction::{Work, transact};
 /// a minute is aborted.
 const MAX_DISCARDED: i64 = 500;
 
-/// What an operator does with a key.
 struct OnKey<'a> {
     operation: KeyOperation,
     /// Whether earlier transactions of this discard are committed.
@@ -31,12 +31,12 @@ struct OnKey<'a> {
     key: &'a KeyId,
 }
 
-/// What a verb did.
+/// Result of an operation on a key.
 #[derive(Default)]
 struct Done {
     /// The messages that became dead letters.
     dead: Vec<MessageId>,
-    /// Whether more of them are left for the next transaction.
+    /// True if more of them are left for the next transaction.
     more: bool,
 }
 
@@ -47,7 +47,8 @@ impl Work for OnKey<'_> {
     async fn run(&self, database: &Database, session: &mut ClientSession) -> Result<Done, Failed> {
         let mut fence = Fence::open(database, session, self.route).await?;
         let (route, now, step) = (self.route, fence.ownership().now(), fence.step());
-        let key = KeyIn { database, session: &mut *session, route, key: self.key, now, step };
+        let (key, bucket) = (self.key, self.key.bucket());
+        let key = KeyIn { database, session: &mut *session, route, key, bucket, now, step };
         let done = self.step(key).await?;
         fence.close(database, session, route).await?;
         Ok(done)
@@ -56,11 +57,10 @@ impl Work for OnKey<'_> {
 
 impl OnKey<'_> {
     async fn step(&self, mut key: KeyIn<'_>) -> Result<Done, Failed> {
-        let state = key.state().await?;
+        let (state, version, now) = (key.state().await?, key.step, key.instant());
         if self.operation == KeyOperation::Hold {
-            if state.is_none_or(|state| !state.held) {
-                key.holds().await?;
-            }
+            let held = failing_key::hold(state.clone(), version, now);
+            key.put(state.as_ref(), Some(&held)).await?;
             return Ok(Done::default());
         }
         let Some(state) = state else {
@@ -80,25 +80,21 @@ impl OnKey<'_> {
         };
         match self.operation {
             KeyOperation::Hold | KeyOperation::Release => {
-                key.goes_on(false).await?;
+                key.put(None, Some(&state.release(version, now))).await?;
                 Ok(Done::default())
             }
             KeyOperation::Skip => {
                 let dead = key.bury_parked(&state, "skipped", 1).await?;
                 if !dead.is_empty() {
-                    key.goes_on(false).await?;
+                    key.put(None, Some(&state.skip(version, now))).await?;
                 }
                 Ok(Done { dead, more: false })
             }
             KeyOperation::Discard => {
                 let dead = key.bury_parked(&state, "discarded", MAX_DISCARDED).await?;
                 let more = key.first_parked().await?.is_some();
-                if more {
-                    // Held, so that nothing of it goes out in between.
-                    key.goes_on(true).await?;
-                } else {
-                    key.flows().await?;
-                }
+                let next = more.then(|| state.clone().discard_in_part(version, now));
+                key.put(Some(&state), next.as_ref()).await?;
                 Ok(Done { dead, more })
             }
         }

@@ -21,7 +21,7 @@ pub(crate) const MAX_AT_ONCE: usize = 50;
 /// the server until it commits.
 pub(crate) const MAX_BYTES_AT_ONCE: usize = 16 * 1024 * 1024;
 
-/// How many of these documents are appended in one transaction: the first so many.
+/// Returns the number of these documents that are appended in one transaction: the first so many.
 pub(crate) fn at_once(rows: &[Document]) -> usize {
     let mut bytes = 0_usize;
     let fits = |row: &&Document| {
@@ -34,7 +34,7 @@ pub(crate) fn at_once(rows: &[Document]) -> usize {
 /// Appends documents, in the order given.
 pub(crate) struct Again<'a> {
     pub(crate) rows: &'a [Document],
-    /// Where they are taken from, if they leave it with that.
+    /// Collection that they leave with that, if any.
     pub(crate) leave: Option<Collection<Document>>,
 }
 

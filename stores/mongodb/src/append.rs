@@ -20,9 +20,9 @@ pub(crate) struct Row {
     pub(crate) route: String,
     pub(crate) stripe: StripeId,
     pub(crate) id: mongodb::bson::Bson,
-    /// When it joins its key. None: at once.
+    /// Time at which it joins its key. None: at once.
     pub(crate) due_at: Option<i64>,
-    /// What the message says, without where it stands.
+    /// Content of the message, without its place.
     pub(crate) content: Document,
 }
 
@@ -39,7 +39,7 @@ impl Row {
     }
 }
 
-/// Whether these can be appended in this session: all of them are messages, and it is in a transaction. Nothing is sent.
+/// Checks that these can be appended in this session: all of them are messages, and it is in a transaction. Nothing is sent.
 pub(crate) async fn check(session: &mut ClientSession, messages: &[Outgoing]) -> Result<(), AppendError> {
     for outgoing in messages {
         outgoing.message.validate()?;

@@ -1,4 +1,4 @@
-//! What an error of the driver, met by a statement of the user's own, says of its cause: another transaction, the environment, or the statement.
+//! Cause of a driver's error in one of the user's own statements: another transaction, the environment, or the statement.
 //!
 //! By the driver's labels, its kinds of errors, and the server's codes. What is not certain is the statement's, as is every code that is not named.
 
@@ -36,7 +36,7 @@ fn first_code(error: &Error) -> Option<i32> {
     write.or_else(|| bulk.write_concern_errors.first().map(|error| error.code))
 }
 
-/// Whether a code tells of the server, of the way to it, or of whoever administers it.
+/// Returns true for a code of the server, of the way to it, or of its administration.
 fn is_environment(code: i32) -> bool {
     // The server does not let this user in (18), not even again (391).
     is_away_or_exhausted(code) || matches!(code, 18 | 391)

@@ -6,11 +6,11 @@ use mongodb::bson::{Bson, Document, doc};
 use mongodb::{ClientSession, Collection};
 use outbox_contract::admin::{FailingKey, Filter, MAX_BYTES_PER_CALL};
 use outbox_contract::backend::{Death, Listed, View};
-use outbox_contract::{Failure, KeyId, MessageId, Route, Timestamp};
+use outbox_contract::{KeyId, MessageId, Route, Timestamp};
 
 use crate::database::Database;
 use crate::error::Failed;
-use crate::keys::{KeyState, number, text};
+use crate::keys::{failure, number, read_state, text};
 use crate::row::{self, Raw, message_id};
 
 /// A filter as the collections take it: `key` is the field of what messages are ordered by, `at` that of the instant.
@@ -96,10 +96,6 @@ fn route(row: &Document) -> Route {
     Route::new(name).or_else(|_| Route::new(name.replace(char::is_control, "?"))).unwrap_or_default()
 }
 
-fn failure(row: &Document, field: &str) -> Option<Failure> {
-    text(row, field).as_deref().and_then(Failure::from_text)
-}
-
 pub(crate) async fn failing_keys(database: &Database, filter: &Filter) -> Result<Vec<FailingKey>, Failed> {
     let mut session = database.session().await?;
     let mut wanted = matching(&Filter { ids: None, ..filter.clone() }, "key", "since");
@@ -118,14 +114,9 @@ pub(crate) async fn failing_keys(database: &Database, filter: &Filter) -> Result
     let behind = behind(database, &mut session, &rows).await?;
     let read = |row: &Document| {
         let key = KeyId::from_texts(row.get_str("topic").ok()?, row.get_str("key").ok()?)?;
-        let (route, state) = (route(row), KeyState::read(row));
+        let route = route(row);
         let (parked, first) = behind.get(&(route.clone(), key.clone())).copied().unwrap_or_default();
-        let mut failing = FailingKey::new(route, key, instant(row, "since"));
-        failing.held = state.held;
-        failing.next_attempt_at = number(row, "next_attempt_at").map(Timestamp::from_micros);
-        failing.attempts = u32::try_from(state.attempts).unwrap_or_default();
-        failing.first_failure = failure(row, "first_failure");
-        failing.last_failure = failure(row, "last_failure");
+        let mut failing = read_state(row).failing_key(route, key);
         (failing.parked, failing.first) = (parked, first);
         Some(failing)
     };
@@ -142,7 +133,7 @@ fn key_of_parked(row: &Document) -> Option<Document> {
 
 type Behind = HashMap<(Route, KeyId), (u64, Option<MessageId>)>;
 
-/// How many messages are parked behind keys, and which is the first.
+/// Returns the number of messages parked behind keys, and the first of each.
 async fn behind(
     database: &Database,
     session: &mut ClientSession,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How a [`MongoDbStore`](crate::MongoDbStore) works. A plain struct: set what should differ from the default.
+/// Options of a [`MongoDbStore`](crate::MongoDbStore). A plain struct: set the fields that should differ from the default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -16,22 +16,22 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MongoDbOptions {
-    /// How long delivered messages are kept for replay. Default: none are kept; keeping them costs a copy of each, and a transaction for
+    /// Retention of delivered messages for replay. Default: none are kept; keeping them costs a copy of each, and a transaction for
     /// each settlement.
     pub history: Option<Duration>,
-    /// How long the ids are kept that a consumer has handled. Default 7 days. It has to exceed the longest time between a message's first
+    /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the longest time between a message's first
     /// publishing and its settlement, an outage of the database included.
     pub handled_ids_kept: Duration,
-    /// How many rows are looked at for the figures of the backlog. Default 100,000; at least 10,000.
+    /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least 10,000.
     pub counting_limit: u32,
     /// For how long a step of the store's own that conflicts with another one is tried again. Default 3 s; shorter than the leases of its
     /// relays, and than the `store_timeout` of relays and inboxes: who is in the way for too long is named then, and the database does not count as one
     /// that does not answer. Appends and handled_ids are never tried again: their transaction is the user's.
     pub conflict_timeout: Duration,
-    /// How long a call waits for a primary. Default 10 s, where the driver waits for 30; shorter than the leases of its relays. Not used
+    /// Maximum wait of a call for a primary. Default 10 s, where the driver waits for 30; shorter than the leases of its relays. Not used
     /// where the user brings the client.
     pub server_selection_timeout: Duration,
-    /// Whether relays are woken by a change stream where the server has them, so that they hear of other programs' messages at once.
+    /// True if relays are woken by a change stream where the server has them, so that they hear of other programs' messages at once.
     /// Default: yes. Without, they are found by polling.
     pub change_streams: bool,
 }

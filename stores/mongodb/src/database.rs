@@ -72,7 +72,7 @@ impl Database {
         }
     }
 
-    /// What is still to be published.
+    /// Messages to be published.
     pub(crate) fn messages(&self) -> Collection<Document> {
         self.inner.collection(MESSAGE)
     }

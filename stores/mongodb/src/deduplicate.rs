@@ -57,7 +57,7 @@ pub(crate) async fn deduplicate(
     Ok(handled_ids)
 }
 
-/// Which messages wait on a route, each where it was read. Those that wait are changed, so that whoever removes one, or moves it, is in conflict with this
+/// Returns the messages that wait on a route, each where it was read. Those that wait are changed, so that whoever removes one, or moves it, is in conflict with this
 /// transaction: read alone, they would meet nobody, and all that this transaction reads is of the instant at which it began to.
 pub(crate) async fn fence(
     database: &Database,
@@ -106,7 +106,7 @@ pub(crate) async fn fence(
     Ok(wait)
 }
 
-/// Which of these the consumer has handled.
+/// Returns those of these that the consumer has handled.
 async fn noted(
     database: &Database,
     session: &mut ClientSession,
@@ -156,7 +156,7 @@ async fn note(
 /// A hundred years, in milliseconds.
 const MAX_KEPT: i64 = 100 * 365 * 24 * 3_600 * 1_000;
 
-/// Whether anything waits for a consumer, hot or behind a failing key.
+/// Returns true if anything waits for a consumer, hot or behind a failing key.
 async fn anything_waits(
     database: &Database,
     session: &mut ClientSession,
@@ -173,7 +173,7 @@ async fn anything_waits(
     Ok(hot.is_some())
 }
 
-/// Whether others of its key wait for the consumer in front of a message that it has not handled.
+/// Returns true if others of its key wait for the consumer in front of a message that it has not handled.
 async fn must_go_behind(
     database: &Database,
     session: &mut ClientSession,
@@ -246,7 +246,7 @@ impl Waiting {
     }
 }
 
-/// Whether a consumer's handling of a message was committed.
+/// Returns true if a consumer's handling of a message was committed.
 pub(crate) async fn is_handled(
     database: &Database,
     consumer: &Consumer,

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
+use outbox_contract::KeyId;
 use outbox_contract::backend::{Bucket, Due, DueKey, DueRequest, Scope, Stored};
-use outbox_contract::{Failure, KeyId};
 
 use crate::database::Database;
 use crate::error::Failed;
 use crate::fetch::numbers;
-use crate::keys::{KeyState, name, number};
+use crate::keys::{name, number, read_state};
 use crate::lease;
 use crate::row::Raw;
 
@@ -83,13 +83,13 @@ pub(crate) async fn due(database: &Database, request: &DueRequest) -> Result<Due
     Ok(due)
 }
 
-/// How many bytes may still be read. The first message of the first key is read whatever it has, so that there is always progress.
+/// Bytes that may still be read. The first message of the first key is read whatever it has, so that there is always progress.
 struct Budget {
     left: usize,
     is_first: bool,
 }
 
-/// What came of reading a key.
+/// Result of reading a key.
 enum Read<T> {
     Key(T),
     /// One of its documents is not what this program wrote.
@@ -116,10 +116,9 @@ async fn read_key(
         Read::Unreadable => return Ok(Read::Unreadable),
         Read::DoesNotFit => return Ok(Read::DoesNotFit),
     };
-    let state = KeyState::read(row);
+    let state = read_state(row);
     // Attempts are those of the message that failed: not of another one that is first now.
     let failing = state.failing.filter(|id| parked.first().is_some_and(|first| first.message.id == *id));
-    let first_failure = state.first_failure.as_deref().and_then(Failure::from_text);
     Ok(Read::Key(DueKey {
         bucket: Bucket(
             number(row, "bucket").and_then(|bucket| u8::try_from(bucket).ok()).unwrap_or_default(),
@@ -127,8 +126,8 @@ async fn read_key(
         key,
         version: state.version,
         failing,
-        attempts: if failing.is_some() { u32::try_from(state.attempts).unwrap_or_default() } else { 0 },
-        first_failure: first_failure.filter(|_| failing.is_some()),
+        attempts: if failing.is_some() { state.attempts } else { 0 },
+        first_failure: state.first_failure.filter(|_| failing.is_some()),
         parked,
     }))
 }

@@ -35,16 +35,16 @@ const TRANSACTION_TOO_LONG: i32 = 290;
 const DOCUMENT_TOO_LARGE: i32 = 10_334;
 const DUPLICATE_KEY: i32 = 11_000;
 const OUT_OF_DISK: i32 = 14_031;
-/// What a server without an operation log says to a change stream.
+/// Error of a server without an operation log for a change stream.
 const NO_CHANGE_STREAM: i32 = 40_573;
 /// No primary, one that steps down, a secondary, a server that stops or recovers.
 const NOT_PRIMARY: [i32; 9] = [91, 189, 10_058, 10_107, 11_600, 11_602, 13_435, 13_436, 133];
 
-/// What a server says that is cut off from others, was told by an operator to stop, or is out of time, memory, locks or connections.
+/// Errors of a server that is cut off from others, was told by an operator to stop, or is out of time, memory, locks or connections.
 const CUT_OFF_OR_EXHAUSTED: [i32; 16] =
     [6, 7, 89, 134, 146, 202, 208, 216, 237, 262, 292, 317, 384, 462, 9_001, 11_601];
 
-/// What a step met: the driver's error, or one that already says what to do.
+/// Failure of a step: the driver's error, or one that already has the remedy.
 #[derive(Debug)]
 pub(crate) enum Failed {
     Driver(Error),
@@ -64,7 +64,7 @@ impl From<StoreError> for Failed {
 }
 
 impl Failed {
-    /// Whether another transaction was in the way: the whole can be started again.
+    /// Returns true if another transaction was in the way: the whole can be started again.
     pub(crate) fn is_conflict(&self) -> bool {
         match self {
             Self::Driver(error) => is_conflict(error),
@@ -106,12 +106,12 @@ pub(crate) fn is_network(error: &Error) -> bool {
     )
 }
 
-/// Whether one of several writes was refused because another transaction was in the way.
+/// Returns true if one of several writes was refused because another transaction was in the way.
 pub(crate) const fn is_conflict_code(code: i32) -> bool {
     matches!(code, WRITE_CONFLICT | DUPLICATE_KEY | LOCK_TIMEOUT)
 }
 
-/// Whether an error inside a transaction says that a conflict with another one has ended it.
+/// Returns true if a conflict with another transaction has ended this one.
 pub(crate) fn is_conflict(error: &Error) -> bool {
     let by_code = matches!(
         code(error),
@@ -133,7 +133,7 @@ fn is_away(error: &Error) -> bool {
     code(error).is_some_and(|code| NOT_PRIMARY.contains(&code))
 }
 
-/// Whether a code tells of a server that is not to be had, or is out of something that it needs.
+/// Returns true for the code of a server that is unavailable, or out of something that it needs.
 pub(crate) fn is_away_or_exhausted(code: i32) -> bool {
     NOT_PRIMARY.contains(&code)
         || CUT_OFF_OR_EXHAUSTED.contains(&code)
@@ -143,18 +143,18 @@ pub(crate) fn is_away_or_exhausted(code: i32) -> bool {
         )
 }
 
-/// Whether the server refuses a document: it is too large, or somebody's validator of the collection says no.
+/// Returns true if the server refuses a document: it is too large, or somebody's validator of the collection says no.
 pub(crate) fn is_refusal(error: &StoreError) -> bool {
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<Error>());
     cause.is_some_and(|cause| matches!(code(cause), Some(DOCUMENT_INVALID | DOCUMENT_TOO_LARGE)))
 }
 
-/// Whether a key was there already.
+/// Returns true if a key was there already.
 pub(crate) fn is_duplicate(error: &Error) -> bool {
     code(error) == Some(DUPLICATE_KEY)
 }
 
-/// Whether a commit may have happened though it failed.
+/// Returns true if a commit may have happened though it failed.
 pub(crate) fn is_unknown_commit(error: &Error) -> bool {
     if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) {
         return true;
@@ -165,13 +165,13 @@ pub(crate) fn is_unknown_commit(error: &Error) -> bool {
     !is_conflict(error) && !matches!(&*error.kind, ErrorKind::Transaction { .. })
 }
 
-/// Whether a server does not know a transaction any more. It may have forgotten one that was committed, and then it leaves the label out that says
+/// Returns true if a server does not know a transaction any more. It may have forgotten one that was committed, and then it leaves the label out that says
 /// that all of it can be done again.
 fn is_forgotten(error: &Error) -> bool {
     matches!(code(error), Some(NO_SUCH_TRANSACTION | TRANSACTION_TOO_LONG))
 }
 
-/// What an error of a commit means that may have happened.
+/// Converts an error of a commit that may have happened.
 pub(crate) fn unknown_commit(error: Error) -> StoreError {
     if !is_conflict(&error) {
         return store_error("commit", error);
@@ -181,7 +181,7 @@ pub(crate) fn unknown_commit(error: Error) -> StoreError {
     StoreError::new(StoreErrorKind::Unavailable, "commit", words).with_source(error)
 }
 
-/// Whether this server has no change streams at all, or none for this user.
+/// Returns true if this server has no change streams at all, or none for this user.
 pub(crate) fn has_no_change_streams(error: &Error) -> bool {
     matches!(
         code(error),
@@ -189,7 +189,7 @@ pub(crate) fn has_no_change_streams(error: &Error) -> bool {
     )
 }
 
-/// What an error means.
+/// Returns the meaning of an error.
 pub(crate) fn store_error(operation: &'static str, error: Error) -> StoreError {
     let (kind, words) = meaning(&error);
     StoreError::new(kind, operation, words).with_source(error)

@@ -15,7 +15,7 @@ use crate::error::Failed;
 use crate::lease;
 use crate::ownership::Ownership;
 
-/// What a transaction has read of a route, and the numbers that its steps take.
+/// State of a route as a transaction has read it, and the numbers that its steps take.
 pub(crate) struct Fence {
     read: Ownership,
     taken: i64,
@@ -34,7 +34,7 @@ impl Fence {
         }
     }
 
-    /// Who owned what when the transaction began.
+    /// Returns the ownership of buckets when the transaction began.
     pub(crate) const fn ownership(&self) -> &Ownership {
         &self.read
     }

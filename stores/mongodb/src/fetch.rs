@@ -202,7 +202,7 @@ fn without_content_of(muted: &[Scope]) -> Document {
     }
 }
 
-/// Which of these keys have a state: failing or held.
+/// Returns those of these keys that have a state: failing or held.
 async fn failing(
     database: &Database,
     session: &mut ClientSession,

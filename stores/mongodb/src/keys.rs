@@ -2,13 +2,13 @@
 
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
-use outbox_contract::backend::{Bucket, RowId, Then};
-use outbox_contract::{Failure, KeyId, MessageId, Route};
+use outbox_contract::backend::rules::failing_key::KeyState;
+use outbox_contract::backend::{Bucket, RowId};
+use outbox_contract::{Failure, KeyId, MessageId, Route, Timestamp};
 
 use crate::again::MAX_BYTES_AT_ONCE;
 use crate::database::Database;
 use crate::error::Failed;
-use crate::ownership::micros;
 use crate::row::{Raw, aside, content_bytes, message_id, uuid};
 use crate::settle::named;
 
@@ -18,6 +18,8 @@ pub(crate) struct KeyIn<'a> {
     pub(crate) session: &'a mut ClientSession,
     pub(crate) route: &'a Route,
     pub(crate) key: &'a KeyId,
+    /// The bucket that the key's document gets, if it has none yet.
+    pub(crate) bucket: Bucket,
     /// The database's clock.
     pub(crate) now: i64,
     /// The number of this step: the version of the state that it makes. It counts the steps of the route, so that a state of a key that was
@@ -25,17 +27,7 @@ pub(crate) struct KeyIn<'a> {
     pub(crate) step: i64,
 }
 
-/// A failing key's document.
-pub(crate) struct KeyState {
-    pub(crate) version: i64,
-    pub(crate) held: bool,
-    pub(crate) failing: Option<MessageId>,
-    pub(crate) attempts: i64,
-    pub(crate) first_failure: Option<String>,
-    pub(crate) last_failure: Option<String>,
-}
-
-/// How a message failed, and what the dead letter says of it.
+/// The end of a message, as its dead letter records it.
 #[derive(Clone, Debug)]
 pub(crate) struct Death {
     pub(crate) reason: String,
@@ -44,7 +36,7 @@ pub(crate) struct Death {
     pub(crate) last_failure: Option<String>,
 }
 
-/// What a key is called: the `_id` of its document.
+/// Returns the name of a key: the `_id` of its document.
 pub(crate) fn name(route: &str, key: &KeyId) -> Document {
     doc! { "route": route, "topic": key.topic.as_str(), "key": key.key.as_str() }
 }
@@ -61,16 +53,22 @@ pub(crate) fn number(document: &Document, field: &str) -> Option<i64> {
     }
 }
 
-impl KeyState {
-    pub(crate) fn read(document: &Document) -> Self {
-        Self {
-            version: number(document, "version").unwrap_or_default(),
-            held: document.get_bool("held").unwrap_or_default(),
-            failing: message_id(document.get("failing")),
-            attempts: number(document, "attempts").unwrap_or_default(),
-            first_failure: text(document, "first_failure"),
-            last_failure: text(document, "last_failure"),
-        }
+pub(crate) fn failure(document: &Document, field: &str) -> Option<Failure> {
+    Failure::from_text(document.get_str(field).ok()?)
+}
+
+pub(crate) fn read_state(document: &Document) -> KeyState {
+    KeyState {
+        version: number(document, "version").unwrap_or_default(),
+        held: document.get_bool("held").unwrap_or_default(),
+        next_attempt_at: number(document, "next_attempt_at").map(Timestamp::from_micros),
+        failing: message_id(document.get("failing")),
+        attempts: number(document, "attempts")
+            .and_then(|count| u32::try_from(count).ok())
+            .unwrap_or_default(),
+        first_failure: failure(document, "first_failure"),
+        last_failure: failure(document, "last_failure"),
+        since: Timestamp::from_micros(number(document, "since").unwrap_or_default()),
     }
 }
 
@@ -79,7 +77,7 @@ impl KeyIn<'_> {
         doc! { "_id": name(self.route.as_str(), self.key) }
     }
 
-    /// What is parked behind the key.
+    /// Returns the filter of the messages parked behind the key.
     fn behind(&self) -> Document {
         doc! { "route": self.route.as_str(), "topic": self.key.topic.as_str(), "order_key": self.key.key.as_str() }
     }
@@ -95,10 +93,10 @@ impl KeyIn<'_> {
         filter
     }
 
-    /// The key's state, where it has one.
+    /// Returns the key's state, if it has one.
     pub(crate) async fn state(&mut self) -> Result<Option<KeyState>, Failed> {
         let found = self.database.keys().find_one(self.name()).session(&mut *self.session).await?;
-        Ok(found.as_ref().map(KeyState::read))
+        Ok(found.as_ref().map(read_state))
     }
 
     /// The first parked message.
@@ -208,11 +206,12 @@ impl KeyIn<'_> {
         let ids = rows.iter().filter_map(|row| message_id(row.get("id"))).collect();
         self.die(rows, |id| {
             let failed = id.is_some() && id == state.failing;
+            let text = |failure: &Option<Failure>| failure.as_ref().filter(|_| failed).map(Failure::to_text);
             Death {
                 reason: reason.to_owned(),
-                attempts: if failed { state.attempts } else { 0 },
-                first_failure: state.first_failure.clone().filter(|_| failed),
-                last_failure: state.last_failure.clone().filter(|_| failed),
+                attempts: if failed { i64::from(state.attempts) } else { 0 },
+                first_failure: text(&state.first_failure),
+                last_failure: text(&state.last_failure),
             }
         })
         .await?;
@@ -256,76 +255,38 @@ impl KeyIn<'_> {
         crate::settle::keep(self.database, self.session, rows).await
     }
 
-    /// The key is in its next state, otherwise as it was.
-    pub(crate) async fn next_version(&mut self) -> Result<(), Failed> {
-        self.set(doc! { "version": self.step }).await
-    }
-
-    /// The key fails: its document is opened, or brought up to date. One that is held stays held.
-    pub(crate) async fn fails(
+    /// Writes the key's next state, if it differs from the one before.
+    pub(crate) async fn put(
         &mut self,
-        state: Option<&KeyState>,
-        bucket: Bucket,
-        failing: MessageId,
-        (attempts, first, last): (u32, &Failure, &Failure),
-        then: Then,
+        before: Option<&KeyState>,
+        next: Option<&KeyState>,
     ) -> Result<(), Failed> {
-        let was_held = state.is_some_and(|state| state.held);
-        let next = match then {
-            Then::RetryAfter(delay) if !was_held => Some(self.now.saturating_add(micros(delay))),
-            Then::RetryAfter(_) | Then::Hold => None,
+        if before == next {
+            return Ok(());
+        }
+        let keys = self.database.keys();
+        let Some(next) = next else {
+            keys.delete_one(self.name()).session(&mut *self.session).await?;
+            return Ok(());
         };
         let is = doc! {
-            "version": self.step,
-            "held": next.is_none(),
-            "next_attempt_at": next,
-            "failing": uuid(failing.as_uuid()),
-            "attempts": i64::from(attempts),
-            "first_failure": first.to_text(),
-            "last_failure": last.to_text(),
+            "version": next.version,
+            "held": next.held,
+            "next_attempt_at": next.next_attempt_at.map(Timestamp::as_micros),
+            "failing": next.failing.map(|id| uuid(id.as_uuid())),
+            "attempts": i64::from(next.attempts),
+            "first_failure": next.first_failure.as_ref().map(Failure::to_text),
+            "last_failure": next.last_failure.as_ref().map(Failure::to_text),
         };
-        self.open(bucket, is).await
-    }
-
-    /// The key goes on with its next message, from no attempts: at once, unless it is held.
-    pub(crate) async fn goes_on(&mut self, held: bool) -> Result<(), Failed> {
-        let next = (!held).then_some(self.now);
-        self.set(doc! {
-            "version": self.step,
-            "held": held,
-            "next_attempt_at": next,
-            "failing": Bson::Null,
-            "attempts": 0_i64,
-            "first_failure": Bson::Null,
-            "last_failure": Bson::Null,
-        })
-        .await
-    }
-
-    /// An operator holds the key.
-    pub(crate) async fn holds(&mut self) -> Result<(), Failed> {
-        let is = doc! { "version": self.step, "held": true, "next_attempt_at": Bson::Null };
-        self.open(self.key.bucket(), is).await
-    }
-
-    /// The key flows again.
-    pub(crate) async fn flows(&mut self) -> Result<(), Failed> {
-        self.database.keys().delete_one(self.name()).session(&mut *self.session).await?;
-        Ok(())
-    }
-
-    async fn set(&mut self, is: Document) -> Result<(), Failed> {
-        let keys = self.database.keys();
-        keys.update_one(self.name(), doc! { "$set": is }).session(&mut *self.session).await?;
-        Ok(())
-    }
-
-    async fn open(&mut self, bucket: Bucket, is: Document) -> Result<(), Failed> {
-        let mut first = name(self.route.as_str(), self.key);
-        first.extend(doc! { "bucket": i32::from(bucket.0), "since": self.now });
-        let change = doc! { "$set": is, "$setOnInsert": first };
-        let keys = self.database.keys();
+        let mut opened = name(self.route.as_str(), self.key);
+        opened.extend(doc! { "bucket": i32::from(self.bucket.0), "since": next.since.as_micros() });
+        let change = doc! { "$set": is, "$setOnInsert": opened };
         keys.update_one(self.name(), change).upsert(true).session(&mut *self.session).await?;
         Ok(())
+    }
+
+    /// Returns the time of this transaction.
+    pub(crate) const fn instant(&self) -> Timestamp {
+        Timestamp::from_micros(self.now)
     }
 }

@@ -8,13 +8,14 @@ use std::time::Duration;
 use mongodb::ClientSession;
 use mongodb::bson::{self, Bson, doc};
 use mongodb::options::ReadConcern;
+use outbox_contract::backend::rules::micros;
 use outbox_contract::backend::{BucketSet, Lease, LeaseRequest, Leased, LowWater, RelayId};
 use outbox_contract::{Route, StoreError, StoreErrorKind};
 
 use crate::database::{Database, ROUTE};
 use crate::error::{Failed, is_duplicate};
 use crate::migrate;
-use crate::ownership::{Ownership, micros};
+use crate::ownership::Ownership;
 use crate::transaction::Attempts;
 
 pub(crate) async fn heartbeat(database: &Database, request: &LeaseRequest) -> Result<Leased, StoreError> {

@@ -20,7 +20,7 @@ use crate::transaction::{Attempts, once};
 /// A relay that has been dead for this long is removed.
 const RELAYS_KEPT: Duration = Duration::from_secs(3_600);
 
-/// How often a stripe is tried whose round has met others, before it is left for the next maintenance.
+/// Number of attempts at a stripe whose round has met others, before it is left for the next maintenance.
 const TRIES: usize = 3;
 
 /// After how long what was left is looked at again.
@@ -50,7 +50,7 @@ pub(crate) async fn maintain(store: &MongoDbStore, limit: usize) -> Result<Maint
 
 struct Round {
     promoted: usize,
-    /// Whether others may be due that were not in it.
+    /// True if others may be due that were not in it.
     may_be_more: bool,
 }
 

@@ -72,7 +72,7 @@ impl Index {
         IndexModel::builder().keys(self.keys()).options(options).build()
     }
 
-    /// Whether an index that is there is this one.
+    /// Returns true if an existing index is this one.
     fn is(&self, there: &IndexModel) -> bool {
         let fields: Vec<&String> = there.keys.keys().collect();
         let ascends = there
@@ -210,7 +210,7 @@ pub(crate) async fn check_server(database: &Database, operation: &'static str) -
     Err(StoreError::new(kind, operation, words))
 }
 
-/// What is wrong with a server, by what it says of itself.
+/// Returns the problem with a server, by its own description.
 fn fitness(hello: &Document) -> Result<(), (StoreErrorKind, String)> {
     let unsupported = |words: String| Err((StoreErrorKind::Unsupported, words));
     let wire = hello.get_i32("maxWireVersion").unwrap_or_default();

@@ -16,7 +16,7 @@ use uuid::Uuid;
 /// The most bytes that a document may have on any server.
 const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
 
-/// What a message takes in a document beside its content and names: field names, numbers, and what the parked and the dead add.
+/// Bytes of a message in a document beside its content and names: field names, numbers, and what the parked and the dead add.
 const MAX_BYTES_AROUND: usize = 16 * 1024;
 
 /// A row that is not a message, and why.
@@ -24,7 +24,7 @@ const MAX_BYTES_AROUND: usize = 16 * 1024;
 pub(crate) struct NotAMessage {
     /// The row, under names that can be names: control characters are replaced, long ones cut.
     pub(crate) waiting: Waiting,
-    /// What is wrong with it.
+    /// The error in it.
     pub(crate) reason: String,
 }
 
@@ -33,11 +33,11 @@ pub(crate) struct Raw {
     document: Document,
 }
 
-/// How an identifier may be written: as the store does, as programs that know of no UUIDs do, and as older drivers did. To the server
+/// Forms in which an identifier may be written: as the store does, as programs that know of no UUIDs do, and as older drivers did. To the server
 /// these are three values.
 const ID_SUBTYPES: [BinarySubtype; 3] = [BinarySubtype::Uuid, BinarySubtype::Generic, BinarySubtype::UuidOld];
 
-/// What the content of a document takes, in bytes: headers and payload.
+/// Returns the size of a document's content, in bytes: headers and payload.
 pub(crate) fn content_bytes(row: &Document) -> usize {
     let size = |field| match row.get(field) {
         Some(Bson::Binary(binary)) => binary.bytes.len(),
@@ -62,7 +62,7 @@ pub(crate) fn ids(id: MessageId) -> impl Iterator<Item = Bson> {
     ID_SUBTYPES.into_iter().map(move |subtype| bytes(subtype, id.as_uuid().as_bytes().to_vec()))
 }
 
-/// Whether a document of the hot collection has a name by which it can be removed again: route, position and id, in this order and nothing
+/// Returns true if a document of the hot collection has a name by which it can be removed again: route, position and id, in this order and nothing
 /// else, with an id that is a UUID.
 pub(crate) fn has_name(row: &Document) -> bool {
     let Ok(name) = row.get_document("_id") else { return false };
@@ -92,7 +92,7 @@ fn bytes(subtype: BinarySubtype, bytes: Vec<u8>) -> Bson {
     Bson::Binary(Binary { subtype, bytes })
 }
 
-/// What a document says of a message, without where it stands.
+/// Returns a document's fields of a message, without its place.
 pub(crate) fn content(message: &Message) -> Document {
     let mut content = doc! {
         "bucket": i32::from(message.bucket().0),
@@ -110,7 +110,7 @@ pub(crate) fn content(message: &Message) -> Document {
     content
 }
 
-/// Whether a message fits in a document, as any of the collections has it. How many bytes it takes, about, where it does not.
+/// Checks that a message fits in a document, as any of the collections has it. The error is its approximate size in bytes.
 pub(crate) fn too_large(message: &Message) -> Option<usize> {
     // Headers are written as JSON, in which a character of theirs may take two bytes and more.
     let taken = message.bytes() - message.headers.iter().map(|(n, v)| n.len() + v.len()).sum::<usize>()
@@ -170,12 +170,12 @@ impl Raw {
         self.get(field).and_then(Bson::as_str).ok_or_else(|| format!("its {field} is not a string"))
     }
 
-    /// Where the row stands.
+    /// Returns the position of the row.
     pub(crate) fn position(&self) -> Position {
         Position(self.integer("position").unwrap_or_default())
     }
 
-    /// What the content of the row takes, in bytes.
+    /// Returns the size of the row's content, in bytes.
     pub(crate) fn size(&self) -> usize {
         content_bytes(&self.document)
     }
@@ -315,7 +315,7 @@ impl Raw {
         Ok(edited)
     }
 
-    /// What can be shown of a row, message or not.
+    /// Returns the presentable part of a row, message or not.
     pub(crate) fn presentable(mut self) -> Arc<Stored> {
         let mut message = self.raw().presentable();
         message.headers = self.headers().unwrap_or_default();

@@ -4,6 +4,7 @@ use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
 use mongodb::options::WriteConcern;
 use outbox_contract::backend::RowId;
+use outbox_contract::backend::rules::micros;
 use outbox_contract::{Route, StoreError, async_trait};
 
 use crate::database::Database;
@@ -109,7 +110,7 @@ pub(crate) async fn keep(
         return Ok(());
     }
     let now = database.now(session).await?;
-    let until = now.saturating_add(crate::ownership::micros(kept));
+    let until = now.saturating_add(micros(kept));
     for row in &mut rows {
         row.remove("_id");
         row.insert("delivered_at", now);

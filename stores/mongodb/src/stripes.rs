@@ -16,13 +16,13 @@ use crate::database::{Database, STRIPE, instant};
 use crate::error::{Failed, is_duplicate};
 use crate::migrate;
 
-/// How far apart positions of one stripe are: each leaves room for the same place in all others.
+/// Distance of positions of one stripe: each leaves room for the same place in all others.
 const STEP: i64 = STRIPES as i64;
 
 /// Positions for each millisecond of the database's clock: a thousand of each stripe.
 const PER_MILLISECOND: i64 = 1_000 * STEP;
 
-/// What an append takes of one stripe.
+/// Numbers that an append takes of one stripe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Take {
     /// Messages that are published as soon as they are committed.
@@ -49,7 +49,7 @@ impl Take {
     }
 }
 
-/// What an append has taken of one stripe.
+/// Numbers that an append has taken of one stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     number: i64,
@@ -75,7 +75,7 @@ impl Taken {
     }
 }
 
-/// What is taken, by route and stripe: in one order, always.
+/// Those numbers, by route and stripe: in one order, always.
 pub(crate) type Takes<T> = BTreeMap<(String, StripeId), T>;
 
 fn id(route: &str, stripe: StripeId) -> String {
@@ -197,7 +197,7 @@ pub(crate) async fn make(database: &Database, route: &Route) -> Result<(), Faile
     }
 }
 
-/// How far stripes were committed.
+/// Returns the marks of stripes.
 pub(crate) async fn marks(
     database: &Database,
     route: &Route,
@@ -246,7 +246,7 @@ mod tests {
         take
     }
 
-    /// What the server makes of an update: the operators that it uses, and no others.
+    /// Result of an update, as the server makes it: the operators that it uses, and no others.
     fn evaluate(expression: &Bson, document: &Document, now: i64) -> i64 {
         match expression {
             Bson::Int64(number) => *number,

@@ -73,7 +73,7 @@ pub(crate) async fn once<W: Work>(
     Ok(done)
 }
 
-/// How often, and until when, something that meets conflicts is tried again: with growing pauses of random length, so that two that met do
+/// Attempts at something that meets conflicts, and their end: with growing pauses of random length, so that two that met do
 /// not meet again.
 pub(crate) struct Attempts {
     until: Instant,

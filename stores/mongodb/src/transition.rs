@@ -5,13 +5,14 @@
 //! it is no attempt of a message. A step looks first and is refused before it has changed anything.
 
 use mongodb::ClientSession;
-use outbox_contract::backend::{KeyTransition, RowId, Step, Then, Transitioned};
-use outbox_contract::{Failure, Route, StoreError, async_trait};
+use outbox_contract::backend::rules::failing_key;
+use outbox_contract::backend::{KeyTransition, Step, Transitioned};
+use outbox_contract::{Route, StoreError, async_trait};
 
 use crate::database::Database;
 use crate::error::Failed;
 use crate::fence::Fence;
-use crate::keys::{Death, KeyIn, KeyState};
+use crate::keys::{Death, KeyIn};
 use crate::transaction::{Attempts, Work, once};
 
 /// The most steps of one transaction, so that none comes near the server's limit of a minute.
@@ -62,9 +63,9 @@ impl Work for Steps<'_> {
         let mut answers = Vec::with_capacity(self.steps.len());
         for transition in self.steps {
             let answer = if fence.ownership().holds(transition.relay, transition.bucket, transition.epoch) {
-                let (route, key, now) = (self.route, &transition.key, fence.ownership().now());
-                let step = fence.step();
-                KeyIn { database, session: &mut *session, route, key, now, step }
+                let (route, now, step) = (self.route, fence.ownership().now(), fence.step());
+                let (key, bucket) = (&transition.key, transition.bucket);
+                KeyIn { database, session: &mut *session, route, key, bucket, now, step }
                     .transition(transition)
                     .await?
             } else {
@@ -83,19 +84,30 @@ impl Work for Steps<'_> {
 impl KeyIn<'_> {
     async fn transition(mut self, transition: &KeyTransition) -> Result<Transitioned, Failed> {
         let state = self.state().await?;
-        if transition.version.is_some() && transition.version != state.as_ref().map(|state| state.version) {
+        let step = &transition.step;
+        if failing_key::is_stale(state.as_ref(), transition) || !self.move_messages(step).await? {
             return Ok(Transitioned::Stale);
         }
-        match &transition.step {
-            Step::Fail { row, attempts, first, last, then, behind } => {
-                self.fail(transition, state, *row, (*attempts, first, last), *then, behind).await
+        let first = match failing_key::depends_on_first(state.as_ref(), step) {
+            true => self.first_parked().await?,
+            false => None,
+        };
+        let next = failing_key::after(state.clone(), step, first, self.step, self.instant());
+        self.put(state.as_ref(), next.as_ref()).await?;
+        Ok(Transitioned::Done(next.map(|state| state.version)))
+    }
+
+    /// Moves the messages of a step. False: its own message is neither hot nor parked, and nothing has changed.
+    async fn move_messages(&mut self, step: &Step) -> Result<bool, Failed> {
+        match step {
+            Step::Fail { row, behind, .. } => {
+                let is_there = self.park(&[*row]).await? > 0 || self.is_parked(*row).await?;
+                if is_there {
+                    self.park(behind).await?;
+                }
+                Ok(is_there)
             }
-            Step::Park { rows } => {
-                let Some(state) = state else { return Ok(Transitioned::Stale) };
-                self.park(rows).await?;
-                // The same state: a retry that is under way need not start again because more has come behind it.
-                Ok(Transitioned::Done(Some(state.version)))
-            }
+            Step::Park { rows } => self.park(rows).await.map(|_| true),
             Step::Bury { row, reason, attempts, first, last } => {
                 let death = Death {
                     reason: (*reason).to_owned(),
@@ -103,62 +115,9 @@ impl KeyIn<'_> {
                     first_failure: Some(first.to_text()),
                     last_failure: Some(last.to_text()),
                 };
-                self.bury_one(state, *row, &death).await
+                self.bury(*row, &death).await
             }
-            Step::Resume { delivered } => self.resume(state, delivered).await,
+            Step::Resume { delivered } => self.delivered(delivered).await.map(|()| true),
         }
-    }
-
-    async fn fail(
-        mut self,
-        transition: &KeyTransition,
-        state: Option<KeyState>,
-        row: RowId,
-        failed: (u32, &Failure, &Failure),
-        then: Then,
-        behind: &[RowId],
-    ) -> Result<Transitioned, Failed> {
-        if self.park(&[row]).await? == 0 && !self.is_parked(row).await? {
-            return Ok(Transitioned::Stale);
-        }
-        self.park(behind).await?;
-        let is_first = self.first_parked().await? == Some(row.id);
-        if state.is_some() && !is_first {
-            // What is first decides the key's state; a later one that failed too just waits behind it.
-            self.next_version().await?;
-        } else {
-            self.fails(state.as_ref(), transition.bucket, row.id, failed, then).await?;
-        }
-        Ok(Transitioned::Done(Some(self.step)))
-    }
-
-    async fn bury_one(
-        mut self,
-        state: Option<KeyState>,
-        row: RowId,
-        death: &Death,
-    ) -> Result<Transitioned, Failed> {
-        if !self.bury(row, death).await? {
-            return Ok(Transitioned::Stale);
-        }
-        let Some(state) = state else { return Ok(Transitioned::Done(None)) };
-        if state.failing.is_some() && state.failing == self.first_parked().await? {
-            // It was not the first that was buried: that one goes on failing.
-            self.next_version().await?;
-        } else {
-            self.goes_on(state.held).await?;
-        }
-        Ok(Transitioned::Done(Some(self.step)))
-    }
-
-    async fn resume(mut self, state: Option<KeyState>, delivered: &[RowId]) -> Result<Transitioned, Failed> {
-        let Some(state) = state else { return Ok(Transitioned::Done(None)) };
-        self.delivered(delivered).await?;
-        if !state.held && self.first_parked().await?.is_none() {
-            self.flows().await?;
-            return Ok(Transitioned::Done(None));
-        }
-        self.goes_on(state.held).await?;
-        Ok(Transitioned::Done(Some(self.step)))
     }
 }

@@ -13,7 +13,7 @@ use crate::database::Database;
 use crate::error::Failed;
 use crate::keys::{number, text};
 
-/// How many messages of a route that nobody serves are looked at for the oldest.
+/// Number of messages of an unserved route among which the oldest is looked for.
 const LOOK: i64 = 1_000;
 
 pub(crate) async fn unserved(database: &Database, after: Duration) -> Result<Vec<Unserved>, Failed> {
@@ -66,7 +66,7 @@ async fn served(database: &Database, session: &mut ClientSession) -> Result<BTre
     Ok(served)
 }
 
-/// What nobody serves of the hot collection, whose documents are in the order of route and position.
+/// Unserved routes of the hot collection, whose documents are in the order of route and position.
 async fn hot(
     database: &Database,
     session: &mut ClientSession,
@@ -115,7 +115,7 @@ async fn parked(
     Ok(found)
 }
 
-/// Where the gaps between routes that are served end, in their order.
+/// Ends of the gaps between routes that are served, in their order.
 fn ends(served: &BTreeSet<String>) -> impl Iterator<Item = Bson> {
     served.iter().map(|route| Bson::String(route.clone())).chain([Bson::MaxKey])
 }
@@ -125,7 +125,7 @@ fn behind(route: &Bson) -> Document {
     doc! { "route": route, "position": Bson::MaxKey }
 }
 
-/// When the oldest of the first of these was appended. None: all of them are gone meanwhile.
+/// Returns the time of appending of the oldest of the first of these. None: all of them are gone meanwhile.
 async fn oldest(
     collection: &Collection<Document>,
     session: &mut ClientSession,

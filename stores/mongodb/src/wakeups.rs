@@ -14,7 +14,7 @@ use outbox_contract::backend::{Wakeup, WakeupSignal};
 use crate::database::Database;
 use crate::error::has_no_change_streams;
 
-/// How far apart two wake-ups of the server are at least.
+/// Minimum interval between two wake-ups of the server.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The pauses after a stream that broke.
@@ -30,7 +30,7 @@ pub(crate) fn wakeups(database: &Arc<Database>, wakeup_signal: &WakeupSignal) ->
     stream::select(rings, changes(Arc::clone(database))).boxed()
 }
 
-/// What the listener does next.
+/// Next action of the listener.
 enum State {
     /// Opens the stream; after a pause where there was one before.
     Open { pause: Duration, retry: Duration },

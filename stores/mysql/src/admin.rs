@@ -3,13 +3,13 @@
 //! Each that changes something is one transaction; those on a key lock the key's row first and make the key's next version.
 
 use outbox_contract::admin::{Edit, FailingKey, Filter};
+use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, StripeId, View};
 use outbox_contract::{
-    Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Timestamp, Topic, async_trait,
+    Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Topic, async_trait,
 };
 use sqlx::Row;
 use sqlx::mysql::MySqlConnection;
-use uuid::Uuid;
 
 use crate::again::{CHOSEN, Chosen, append_again};
 use crate::browse::{
@@ -17,7 +17,7 @@ use crate::browse::{
 };
 use crate::due::failure;
 use crate::fetch::number;
-use crate::key::{KeyIn, MAX_DISCARDED, take_versions};
+use crate::key::{KeyIn, MAX_DISCARDED, STATE, message_id, read_state, take_versions};
 use crate::lease::now;
 use crate::line::in_transaction;
 use crate::row::Raw;
@@ -30,7 +30,7 @@ impl MySqlStore {
         &self,
         operation: &'static str,
         (route, key): (&Route, &KeyId),
-        change: impl AsyncFnOnce(&mut KeyIn<'_>) -> Result<T, sqlx::Error>,
+        change: impl AsyncFnOnce(&mut KeyIn<'_>, KeyState) -> Result<T, sqlx::Error>,
     ) -> Result<T, StoreError> {
         let done = self.in_open_key(operation, (route, key), change).await?;
         done.ok_or_else(|| {
@@ -49,10 +49,10 @@ impl MySqlStore {
         &self,
         operation: &'static str,
         key: (&Route, &KeyId),
-        change: impl AsyncFnOnce(&mut KeyIn<'_>) -> Result<T, sqlx::Error>,
+        change: impl AsyncFnOnce(&mut KeyIn<'_>, KeyState) -> Result<T, sqlx::Error>,
     ) -> Result<Option<T>, StoreError> {
         self.in_key(operation, key, async |key| match key.state().await? {
-            Some(_) => change(key).await.map(Some),
+            Some(state) => change(key, state).await.map(Some),
             None => Ok(None),
         })
         .await
@@ -69,7 +69,8 @@ impl MySqlStore {
             let next_version = take_versions(connection, 1).await?;
             in_transaction(connection, async |connection| {
                 let now = now(connection).await?;
-                change(&mut KeyIn { connection, route, key, now, next_version }).await
+                let bucket = key.bucket();
+                change(&mut KeyIn { connection, route, key, bucket, now, next_version }).await
             })
             .await
         };
@@ -87,21 +88,17 @@ impl MySqlStore {
 #[async_trait]
 impl Admin for MySqlStore {
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
-        const COLUMNS: &str = "t.route, t.topic, t.`key`, t.held, t.next_attempt_at, t.attempts, t.first_failure, t.last_failure, t.since, \
+        let columns = format!(
+            "{STATE}, t.route, t.topic, t.`key`, \
              (select count(*) from outbox_parked p where p.route = t.route and p.topic = t.topic and p.order_key = t.`key`), \
              (select p.id from outbox_parked p where p.route = t.route and p.topic = t.topic and p.order_key = t.`key` \
-              order by p.position limit 1)";
-        self.look("failing_keys", (&KEYS, COLUMNS), filter, |row| {
-            let Some(key) = KeyId::from_texts(&text(row, 1)?, &text(row, 2)?) else { return Ok(None) };
-            let mut failing = FailingKey::new(route(row, 0)?, key, instant(row, 8)?);
-            failing.held = row.try_get_unchecked::<i64, _>(3)? != 0;
-            failing.next_attempt_at = row.try_get_unchecked::<Option<i64>, _>(4)?.map(Timestamp::from_micros);
-            failing.attempts = attempts(row, 5)?;
-            failing.first_failure = failure(row, 6)?;
-            failing.last_failure = failure(row, 7)?;
-            failing.parked = count(row, 9)?;
-            let first: Option<&[u8]> = row.try_get_unchecked(10)?;
-            failing.first = first.and_then(|id| Uuid::from_slice(id).ok()).map(MessageId::from_uuid);
+              order by p.position limit 1)"
+        );
+        self.look("failing_keys", (&KEYS, &columns), filter, |row| {
+            let Some(key) = KeyId::from_texts(&text(row, 9)?, &text(row, 10)?) else { return Ok(None) };
+            let mut failing = read_state(row)?.failing_key(route(row, 8)?, key);
+            failing.parked = count(row, 11)?;
+            failing.first = row.try_get_unchecked::<Option<&[u8]>, _>(12)?.and_then(message_id);
             Ok(Some(failing))
         })
         .await
@@ -222,35 +219,40 @@ impl Admin for MySqlStore {
 
 impl MySqlStore {
     async fn hold_key(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.in_key("hold", (route, key), async |key| match key.state().await? {
-            Some(state) if state.held => Ok(()),
-            _ => key.hold().await,
+        self.in_key("hold", (route, key), async |key| {
+            let state = key.state().await?;
+            let held = failing_key::hold(state.clone(), key.next_version, key.instant());
+            key.put(state.as_ref(), Some(&held)).await
         })
         .await
     }
 
     async fn release_key(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.with_key("release", (route, key), async |key| key.change(sql::KEY_RELEASE).await.map(|_| ()))
-            .await
+        self.with_key("release", (route, key), async |key, state| {
+            key.put(None, Some(&state.release(key.next_version, key.instant()))).await
+        })
+        .await
     }
 
     async fn skip_first(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
-        self.with_key("skip", (route, key), async |key| {
-            let Some(first) = key.first_parked().await? else { return Ok(None) };
-            key.parked_to_dead("skipped", 1).await?;
-            key.change(sql::KEY_RELEASE).await?;
-            Ok(Uuid::from_slice(&first).ok().map(MessageId::from_uuid))
+        self.with_key("skip", (route, key), async |key, state| {
+            let first = key.first_parked().await?;
+            if first.is_some() {
+                key.parked_to_dead("skipped", 1).await?;
+                key.put(None, Some(&state.skip(key.next_version, key.instant()))).await?;
+            }
+            Ok(first)
         })
         .await
     }
 
     async fn discard_parked(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        let mut all = self.with_key("discard", (route, key), async |key| key.discard().await).await?;
+        let discard = async |key: &mut KeyIn<'_>, state| key.discard(state).await;
+        let mut all = self.with_key("discard", (route, key), discard).await?;
         let mut last = all;
         while last == MAX_DISCARDED {
             // A key that flows by now has nothing parked.
-            let more = self.in_open_key("discard", (route, key), async |key| key.discard().await);
-            last = more.await?.unwrap_or_default();
+            last = self.in_open_key("discard", (route, key), discard).await?.unwrap_or_default();
             all += last;
         }
         Ok(all)

@@ -19,7 +19,7 @@ pub(crate) struct Chosen {
     pub(crate) stripe: StripeId,
 }
 
-/// What is read of rows to choose them.
+/// Columns that are read of rows to choose them.
 pub(crate) const CHOSEN: &str = "t.entry, t.position, t.route, t.topic, t.order_key";
 
 /// Rows that were chosen, with what `read` takes from each, in the order in which they stood in their keys.

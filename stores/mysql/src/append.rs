@@ -22,7 +22,7 @@ const MAX_ROWS: usize = 256;
 /// The most bytes of one statement, where a single message is not larger.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 
-/// What a row takes in a statement beyond its message: lengths, numbers, the statement's share. Generous.
+/// Bytes of a row in a statement beyond its message: lengths, numbers, the statement's share. Generous.
 const ROW_BYTES: usize = 1_024;
 
 /// Statements for 1, 2, 4, ... 256 rows: any number of messages takes few of them, and a connection keeps at most nine prepared.
@@ -139,7 +139,7 @@ async fn write(
     Ok(())
 }
 
-/// How many of these rows are within the bytes of a statement; one always.
+/// Returns the number of these rows within the bytes of a statement; one always.
 fn fitting(rows: &[Row<'_>], max_bytes: usize) -> usize {
     let mut bytes = 0;
     let fits = |row: &&Row<'_>| {

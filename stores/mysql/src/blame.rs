@@ -1,4 +1,4 @@
-//! What an error of the driver, met by a statement of the user's own, says of its cause: another transaction, the environment, or the statement.
+//! Cause of a driver's error in one of the user's own statements: another transaction, the environment, or the statement.
 //!
 //! By the number of the error: SQLSTATEs say too little here. What is not certain is the statement's, as is every number that is not named.
 

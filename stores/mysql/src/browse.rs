@@ -21,7 +21,7 @@ pub(crate) const OWN: usize = Column::COUNT;
 /// A table that is looked at through a filter, as `t`.
 pub(crate) struct Table {
     table: &'static str,
-    /// What the filter's key and instants are compared with.
+    /// Columns that the filter's key and instants are compared with.
     key: &'static str,
     pub(crate) time: &'static str,
     /// The condition on ids, to which a list is added.
@@ -168,7 +168,7 @@ impl MySqlStore {
     }
 }
 
-/// How many messages of these sizes a page has: one always, where there is one.
+/// Returns the number of messages of these sizes on a page: one always, if there is one.
 fn fitting(sizes: &[i64]) -> usize {
     let mut bytes: i64 = 0;
     let fits = |size: &&i64| {

@@ -1,4 +1,4 @@
-//! Whether the server, and the tables in it, are what this version needs.
+//! Check that the server, and the tables in it, are what this version needs.
 //!
 //! Statements fail without a table or a column, and the server says so when it prepares them. Promises fail without an index, with another engine
 //! or with a text type that takes two keys for one, and nobody would say so: those are looked for.
@@ -67,7 +67,7 @@ pub(crate) async fn check(connection: &mut MySqlConnection) -> Result<(), StoreE
     Ok(())
 }
 
-/// Whether the server can do what is needed, and takes writes.
+/// Checks that the server has what is needed, and takes writes.
 pub(crate) async fn server(
     connection: &mut MySqlConnection,
     operation: &'static str,
@@ -93,12 +93,12 @@ pub(crate) async fn server(
     Ok(())
 }
 
-/// Whether a server takes writes whose `read_only` is so: a number on MySQL and older MariaDBs, one of several words on MariaDB from 12.0.1 on.
+/// Returns true if a server with this `read_only` takes writes: a number on MySQL and older MariaDBs, one of several words on MariaDB from 12.0.1 on.
 fn is_writable(read_only: &str) -> bool {
     read_only == "0" || read_only.eq_ignore_ascii_case("off")
 }
 
-/// Whether a server that calls itself so can do what is needed; else what to do.
+/// Checks that a server of this name and version has what is needed; the error is the remedy.
 fn supported(name: &str) -> Result<(), String> {
     let (product, oldest) = if name.to_ascii_lowercase().contains("mariadb") {
         ("MariaDB", OLDEST_MARIADB)
@@ -123,7 +123,7 @@ fn altered(what: &str) -> StoreError {
     StoreError::new(StoreErrorKind::SchemaAltered, OPERATION, format!("{ALTERED} ({what})"))
 }
 
-/// What is not as the migrations made it, in words.
+/// Returns the differences from the tables that the migrations made, in words.
 async fn wrong_parts(connection: &mut MySqlConnection) -> Result<Vec<String>, sqlx::Error> {
     let mut wrong = Vec::new();
     let engines = sqlx::query(

@@ -22,7 +22,7 @@ pub(crate) const CATCH_UP: &str = "/*M!100600 set statement wsrep_sync_wait = 1 
 /// For how long an answer holds: the name of the server may stand for another one since.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// Whether the server is a node of a cluster, as it was found last, and when that was.
+/// Membership of the server in a cluster, as it was found last, and the time of that.
 #[derive(Debug, Default)]
 pub(crate) struct Kind(Mutex<Option<(bool, Instant)>>);
 
@@ -44,7 +44,7 @@ impl Kind {
         Ok(is_node)
     }
 
-    /// What was found last.
+    /// Returns the last finding.
     pub(crate) fn last(&self) -> Option<bool> {
         self.found().map(|(is_node, _)| is_node)
     }

@@ -1,8 +1,8 @@
-//! Configuration: what can be set, in which unit, and why the default is what it is.
+//! Configuration: settings, their units, and the reasons for the defaults.
 
 use std::time::Duration;
 
-/// How a [`MySqlStore`](crate::MySqlStore) works. A plain struct: set what should differ from the default.
+/// Options of a [`MySqlStore`](crate::MySqlStore). A plain struct: set the fields that should differ from the default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -16,25 +16,25 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MySqlOptions {
-    /// How long delivered messages are kept for replay. Default: none are kept; keeping them costs a copy of each.
+    /// Retention of delivered messages for replay. Default: none are kept; keeping them costs a copy of each.
     pub history: Option<Duration>,
-    /// How long the ids are kept that a consumer has handled. Default 7 days. It has to exceed the longest time between a message's first
+    /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the longest time between a message's first
     /// publishing and its settlement, an outage of the database included.
     pub handled_ids_kept: Duration,
-    /// How many rows are looked at for the figures of the backlog. Default 100,000; at least 10,000.
+    /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least 10,000.
     pub counting_limit: u32,
-    /// How long a statement waits for somebody else's lock, in transactions that [`begin`](outbox_contract::Transactional::begin) begins and
+    /// Maximum wait of a statement for another transaction's lock, in transactions that [`begin`](outbox_contract::Transactional::begin) begins and
     /// in the store's own; the server counts whole seconds. Default 3 s. Shorter than the leases of relays, and than the
     /// `store_timeout` of relays and inboxes: a lock that does not come is a conflict then, and not a database that does not answer.
     pub lock_timeout: Duration,
-    /// How long a connection may be idle in a transaction that `begin` has begun, before the server closes it; the server counts whole seconds.
+    /// Maximum idle time of a transaction that `begin` has begun, before the server closes its connection; the server counts whole seconds.
     /// Default 12 s. Shorter than the leases of relays: the locks of a paused program must not outlive its lease. A handler that waits for
     /// something else has to be quicker. The store's own transactions wait for nothing but the database: they may be idle for this long, or for
     /// `lock_timeout` where that is shorter, so that another relay that waits for their locks gets them.
     pub transaction_idle_timeout: Duration,
-    /// How long one of the store's own statements may take: on MySQL one that only reads, on MariaDB any. Default 30 s.
+    /// Time limit of one of the store's own statements: on MySQL one that only reads, on MariaDB any. Default 30 s.
     pub statement_timeout: Duration,
-    /// How long opening a connection may take. Default 10 s.
+    /// Time limit for opening a connection. Default 10 s.
     pub connect_timeout: Duration,
     /// Connections of [`pool`](crate::MySqlStore::pool), the user's pool. Default 10. Not used where the user brings the pool.
     pub connections: u32,
@@ -56,7 +56,7 @@ impl Default for MySqlOptions {
 }
 
 impl MySqlOptions {
-    /// Everything that is wrong with these options; empty when nothing is.
+    /// Returns every problem with these options; empty if there is none.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();

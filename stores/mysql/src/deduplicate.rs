@@ -56,7 +56,7 @@ pub(crate) async fn deduplicate(
     Ok(handled_ids)
 }
 
-/// Which messages wait on a route, each where it was read; they do until the transaction is over. Whether one is parked is asked last: what is moved
+/// Returns the messages that wait on a route, each where it was read; they do until the transaction is over. Whether one is parked is asked last: what is moved
 /// meanwhile goes there.
 pub(crate) async fn fence(
     connection: &mut MySqlConnection,
@@ -144,7 +144,7 @@ async fn note(
     Ok(messages.iter().map(deduplication).collect())
 }
 
-/// Whether others of its key wait for the consumer in front of a message that it has not handled.
+/// Returns true if others of its key wait for the consumer in front of a message that it has not handled.
 async fn must_go_behind(
     connection: &mut MySqlConnection,
     consumer: &Consumer,
@@ -178,7 +178,7 @@ async fn must_go_behind(
     Ok(waits && !is_handled(connection, consumer, message.id).await?)
 }
 
-/// Whether a consumer's handling of a message is noted.
+/// Returns true if a consumer's handling of a message is noted.
 pub(crate) async fn is_handled(
     connection: &mut MySqlConnection,
     consumer: &Consumer,

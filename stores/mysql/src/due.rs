@@ -24,7 +24,7 @@ pub(crate) async fn due(connection: &mut MySqlConnection, request: &DueRequest) 
     in_snapshot(connection, async |connection| read(connection, request, &buckets).await).await
 }
 
-/// How many bytes of messages an answer has room for.
+/// Bytes of messages that an answer has room for.
 #[derive(Clone, Copy)]
 struct Room {
     bytes: usize,
@@ -43,7 +43,7 @@ impl Room {
     }
 }
 
-/// What came of reading a key.
+/// Result of reading a key.
 enum Read {
     /// The key, and the room that it left.
     Key(DueKey, Room),
@@ -171,7 +171,7 @@ pub(crate) fn failure(row: &MySqlRow, column: usize) -> Result<Option<Failure>, 
     Ok(bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).and_then(Failure::from_text))
 }
 
-/// Which parked messages of a key there is room for.
+/// Parked messages of a key that there is room for.
 enum Within {
     NothingParked,
     NoRoom,
@@ -179,7 +179,7 @@ enum Within {
     UpTo(i64),
 }
 
-/// Which parked messages of a key stay within the bounds.
+/// Parked messages of a key within the bounds.
 async fn last_within(
     connection: &mut MySqlConnection,
     request: &DueRequest,

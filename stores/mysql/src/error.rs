@@ -1,4 +1,4 @@
-//! From what MySQL and MariaDB say to what a caller can act on.
+//! Conversion of errors of MySQL and MariaDB to errors that a caller can act on.
 
 use std::io;
 
@@ -32,24 +32,24 @@ pub(crate) fn number(error: &sqlx::Error) -> Option<u16> {
     Some(error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?.number())
 }
 
-/// What an error in a statement of our own means.
+/// Converts an error in one of the store's statements.
 pub(crate) fn store_error(operation: &'static str, error: sqlx::Error) -> StoreError {
     let (kind, words) = meaning(&error);
     StoreError::new(kind, operation, words).with_source(error)
 }
 
-/// Whether an error says that a check, a key, a column or a trigger refuses a row.
+/// Returns true if a check, a key, a column or a trigger refuses a row.
 pub(crate) fn is_refusal(error: &sqlx::Error) -> bool {
     // 1644: a trigger of somebody's raises an error.
     matches!(number(error), Some(1048 | 1062 | 1264 | 1366 | 1406 | 1644 | 3819 | 4025))
 }
 
-/// Whether an error says that a deadlock, a conflict or a lock that did not come is in its transaction's way.
+/// Returns true if a deadlock, a conflict or a lock timeout is in the transaction's way.
 pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
     meaning(error).0 == Kind::Conflict
 }
 
-/// Whether an error says that this server takes no writes, or none any more: a replica since a switchover, a node that has left its cluster.
+/// Returns true if this server takes no writes, or none any more: a replica since a switchover, a node that has left its cluster.
 /// Connections that are open there stay there, though the name in the address stands for another server by now. One that broke, or was ended, may have
 /// been for that reason.
 pub(crate) fn is_elsewhere(error: &sqlx::Error) -> bool {
@@ -62,7 +62,7 @@ pub(crate) fn is_elsewhere(error: &sqlx::Error) -> bool {
     }
 }
 
-/// Whether a connection can go on being used after an error.
+/// Returns true if a connection remains usable after an error.
 pub(crate) fn is_sound(error: &sqlx::Error) -> bool {
     match error {
         // The server is ending, has ended the session, or could not read what was sent; or a statement was prepared for other tables.
@@ -79,7 +79,7 @@ pub(crate) fn is_sound(error: &sqlx::Error) -> bool {
     }
 }
 
-/// Whether a commit that failed so is known not to have happened: the server says that it has rolled the transaction back, refuses to commit, or
+/// Returns true if a commit with this error certainly did not happen: the server says that it has rolled the transaction back, refuses to commit, or
 /// had no transaction to commit, or was not asked to. Whatever ends a session or cancels a statement may come after the commit; and a node that is cut
 /// off from its cluster in the middle of a commit (1180) may have been heard by the others.
 pub(crate) fn is_surely_not_committed(error: &sqlx::Error) -> bool {
@@ -136,7 +136,7 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
 const NO_TLS: &str = "no secure connection could be made; check ssl-mode, and with verify_ca or verify_identity that ssl-ca names the authority \
      that signed the server's certificate, and that the host is the one in it";
 
-/// What the number of an error means for an outbox, and what to do. Pure.
+/// Returns the meaning of an error's number for an outbox, and the remedy. Pure.
 pub(crate) fn meaning_of(number: u16) -> (Kind, &'static str) {
     match number {
         1213 => (

@@ -23,7 +23,7 @@ const SIZE: usize = Column::COUNT + 1;
 const FAILING: i64 = 1;
 const MUTED: i64 = 2;
 
-/// What a relay holds, by the database's clock, and the last position of the route.
+/// Buckets that a relay holds, by the database's clock, and the last position of the route.
 pub(crate) struct Held {
     pub(crate) buckets: BucketSet,
     last: Position,
@@ -157,12 +157,12 @@ fn muted(topic: &str, key: &str, scopes: &[Scope]) -> String {
     branches
 }
 
-/// Whether a row is of none of these parts, as a condition.
+/// Returns the condition that a row is of none of these parts.
 pub(crate) fn not_muted(topic: &str, key: &str, scopes: &[Scope]) -> String {
     format!("(case {} else 0 end) = 0", muted(topic, key, scopes)).replace("(case  else 0 end)", "0")
 }
 
-/// Whether what is read of a row in this state came along with it.
+/// Returns true if the content of a row in this state came along with it.
 fn has_content(row: &MySqlRow, state: i64) -> Result<bool, sqlx::Error> {
     let is_there = |column: Column| row.try_get_raw(column as usize).map(|value| !value.is_null());
     match state {

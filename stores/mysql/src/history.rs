@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use outbox_contract::backend::rules::micros;
 use sqlx::Row;
 use sqlx::mysql::MySqlConnection;
 
-use crate::lease::{micros, now};
+use crate::lease::now;
 use crate::line::run;
 
-/// How many partitions are made ahead of the one that is written to.
+/// Number of partitions that are made ahead of the one that is written to.
 const AHEAD: i64 = 3;
 
 const HOUR: i64 = 3_600 * 1_000_000;
@@ -20,12 +21,12 @@ struct Partition {
     rows: u64,
 }
 
-/// What is to be done with the partitions. Pure.
+/// Changes to be made to the partitions. Pure.
 #[derive(Debug, PartialEq, Eq)]
 struct Turn {
     /// Bounds of new partitions, in order.
     make: Vec<i64>,
-    /// How many of the first are over.
+    /// Number of the first ones that are over.
     drop: usize,
 }
 

@@ -1,10 +1,15 @@
 //! One key, in a transaction: its state, and what is parked behind it.
 
-use outbox_contract::{KeyId, Route};
+use outbox_contract::backend::Bucket;
+use outbox_contract::backend::rules::failing_key::KeyState;
+use outbox_contract::{Failure, KeyId, MessageId, Route, Timestamp};
 use sqlx::Row;
-use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
+use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
 use sqlx::query::Query;
+use uuid::Uuid;
 
+use crate::browse::{attempts, instant};
+use crate::due::failure;
 use crate::sql;
 
 /// The most messages that one transaction discards: a relay that parks another one behind them waits for no longer than that takes.
@@ -15,83 +20,78 @@ pub(crate) struct KeyIn<'a> {
     pub(crate) connection: &'a mut MySqlConnection,
     pub(crate) route: &'a Route,
     pub(crate) key: &'a KeyId,
+    /// The bucket that the key's row gets, if it has none yet.
+    pub(crate) bucket: Bucket,
     pub(crate) now: i64,
     /// The number of the key's next state, should there be one.
     pub(crate) next_version: i64,
-}
-
-/// A failing key's row.
-pub(crate) struct KeyState {
-    pub(crate) version: i64,
-    pub(crate) held: bool,
-    pub(crate) failing: Option<Vec<u8>>,
 }
 
 /// A statement with values.
 pub(crate) type Bound<'q> = Query<'q, MySql, MySqlArguments>;
 
 impl KeyIn<'_> {
-    /// The key's row, where it has one, locked until the transaction ends.
+    /// Returns the key's row, if it has one, locked until the transaction ends.
     pub(crate) async fn state(&mut self) -> Result<Option<KeyState>, sqlx::Error> {
         let query = self.bind_key(sqlx::query(sql::KEY_STATE));
-        let Some(row) = query.fetch_optional(&mut *self.connection).await? else { return Ok(None) };
-        Ok(Some(KeyState {
-            version: row.try_get_unchecked(0)?,
-            held: row.try_get_unchecked::<i64, _>(1)? != 0,
-            failing: row.try_get_unchecked(2)?,
-        }))
+        let row = query.fetch_optional(&mut *self.connection).await?;
+        row.as_ref().map(read_state).transpose()
     }
 
-    /// The id of the first parked message.
-    pub(crate) async fn first_parked(&mut self) -> Result<Option<Vec<u8>>, sqlx::Error> {
+    /// Writes the key's next state, if it differs from the one before.
+    pub(crate) async fn put(
+        &mut self,
+        before: Option<&KeyState>,
+        next: Option<&KeyState>,
+    ) -> Result<(), sqlx::Error> {
+        if before == next {
+            return Ok(());
+        }
+        let Some(next) = next else {
+            return self.execute(sqlx::query(sql::KEY_REMOVE)).await.map(|_| ());
+        };
+        let text = |failure: &Option<Failure>| failure.as_ref().map(|failure| failure.to_text().into_bytes());
+        self.bind_key(sqlx::query(sql::KEY_PUT))
+            .bind(self.bucket.0)
+            .bind(next.version)
+            .bind(next.held)
+            .bind(next.next_attempt_at.map(Timestamp::as_micros))
+            .bind(next.failing.map(|id| id.as_uuid().as_bytes().to_vec()))
+            .bind(next.attempts)
+            .bind(text(&next.first_failure))
+            .bind(text(&next.last_failure))
+            .bind(next.since.as_micros())
+            .execute(&mut *self.connection)
+            .await
+            .map(|_| ())
+    }
+
+    /// Returns the id of the first parked message.
+    pub(crate) async fn first_parked(&mut self) -> Result<Option<MessageId>, sqlx::Error> {
         let query = self.bind_key(sqlx::query(sql::PARKED_FIRST));
         let row = query.fetch_optional(&mut *self.connection).await?;
-        row.map(|row| row.try_get_unchecked(0)).transpose()
+        Ok(row.map(|row| row.try_get_unchecked::<Vec<u8>, _>(0)).transpose()?.as_deref().and_then(message_id))
     }
 
-    /// Something was moved behind the key, which is as it was. On another node of a cluster an operator may have closed the key meanwhile: of two who
-    /// change its row one is refused.
-    pub(crate) async fn step(&mut self) -> Result<(), sqlx::Error> {
+    /// Returns the time of this transaction.
+    pub(crate) const fn instant(&self) -> Timestamp {
+        Timestamp::from_micros(self.now)
+    }
+
+    /// Touches the key's row, which stays as it is: something was moved behind it. On another node of a cluster an operator may have closed the key
+    /// meanwhile: of two who change its row one is refused.
+    pub(crate) async fn touch(&mut self) -> Result<(), sqlx::Error> {
         self.execute(sqlx::query(sql::KEY_STEP)).await.map(|_| ())
     }
 
-    /// The key is in its next state, otherwise as it was.
-    pub(crate) async fn renumber(&mut self) -> Result<i64, sqlx::Error> {
-        let query = sqlx::query(sql::KEY_VERSION).bind(self.next_version);
-        self.execute(query).await?;
-        Ok(self.next_version)
-    }
-
-    /// The key is in its next state, by a statement that takes version and time before the key.
-    pub(crate) async fn change(&mut self, statement: &'static str) -> Result<i64, sqlx::Error> {
-        let query = sqlx::query(statement).bind(self.next_version).bind(self.now);
-        self.execute(query).await?;
-        Ok(self.next_version)
-    }
-
-    /// The key flows again.
-    pub(crate) async fn remove(&mut self) -> Result<(), sqlx::Error> {
-        self.execute(sqlx::query(sql::KEY_REMOVE)).await.map(|_| ())
-    }
-
-    /// An operator holds the key.
-    pub(crate) async fn hold(&mut self) -> Result<(), sqlx::Error> {
-        let hold = self.bind_key(sqlx::query(sql::KEY_HOLD));
-        let hold = hold.bind(self.key.bucket().0).bind(self.next_version).bind(self.now);
-        hold.execute(&mut *self.connection).await.map(|_| ())
-    }
-
-    /// As many parked messages as one transaction moves become dead letters. Says how many. When they were the last the key flows again; until then it is
-    /// held, so that none of the others goes out.
-    pub(crate) async fn discard(&mut self) -> Result<u64, sqlx::Error> {
+    /// Turns as many parked messages into dead letters as one transaction moves. Returns their number. When they were the last the key flows again; until
+    /// then it is held, so that none of the others goes out.
+    pub(crate) async fn discard(&mut self, state: KeyState) -> Result<u64, sqlx::Error> {
         let most = i64::try_from(MAX_DISCARDED).unwrap_or(i64::MAX);
         let discarded = self.parked_to_dead("discarded", most).await?;
-        if discarded < MAX_DISCARDED {
-            self.remove().await?;
-        } else {
-            self.hold().await?;
-            self.change(sql::KEY_NEXT).await?;
-        }
+        let is_part = discarded == MAX_DISCARDED;
+        let next = is_part.then(|| state.clone().discard_in_part(self.next_version, self.instant()));
+        self.put(Some(&state), next.as_ref()).await?;
         Ok(discarded)
     }
 
@@ -133,4 +133,25 @@ pub(crate) async fn take_versions(
     let taken = sqlx::query(sql::KEY_VERSIONS).bind(count).execute(connection).await?;
     let last = i64::try_from(taken.last_insert_id()).unwrap_or(i64::MAX);
     Ok(last - count + 1)
+}
+
+pub(crate) fn message_id(bytes: &[u8]) -> Option<MessageId> {
+    Uuid::from_slice(bytes).ok().map(MessageId::from_uuid)
+}
+
+/// The columns of a key's state, as [`read_state`] reads them.
+pub(crate) const STATE: &str =
+    "t.version, t.held, t.next_attempt_at, t.failing, t.attempts, t.first_failure, t.last_failure, t.since";
+
+pub(crate) fn read_state(row: &MySqlRow) -> Result<KeyState, sqlx::Error> {
+    Ok(KeyState {
+        version: row.try_get_unchecked(0)?,
+        held: row.try_get_unchecked::<i64, _>(1)? != 0,
+        next_attempt_at: row.try_get_unchecked::<Option<i64>, _>(2)?.map(Timestamp::from_micros),
+        failing: row.try_get_unchecked::<Option<&[u8]>, _>(3)?.and_then(message_id),
+        attempts: attempts(row, 4)?,
+        first_failure: failure(row, 5)?,
+        last_failure: failure(row, 6)?,
+        since: instant(row, 7)?,
+    })
 }

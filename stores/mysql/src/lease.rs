@@ -6,34 +6,18 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use outbox_contract::backend::rules::leases::{self, BucketRow, Heartbeat, RelayRow};
+use outbox_contract::backend::rules::micros;
 use outbox_contract::backend::{
-    BUCKETS, Bucket, BucketSet, Epoch, Lease, LeaseRequest, Leased, LowWater, Paused, Position, RelayId,
+    BUCKETS, Bucket, Epoch, Lease, LeaseRequest, Leased, LowWater, Paused, Position, RelayId,
 };
-use outbox_contract::{Route, Topic};
+use outbox_contract::{Route, Timestamp, Topic};
 use sqlx::Row;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
+use uuid::Uuid;
 
 use crate::line::in_transaction;
 use crate::sql;
-
-/// A relay of the route.
-#[derive(Clone)]
-struct Relay {
-    id: Vec<u8>,
-    expires_at: i64,
-    lasts: i64,
-    unavailable_since: Option<i64>,
-    fingerprint: i64,
-}
-
-/// A bucket of the route.
-struct BucketRow {
-    bucket: Bucket,
-    relay: Option<Vec<u8>>,
-    epoch: i64,
-    low_water: i64,
-    owned: bool,
-}
 
 pub(crate) async fn heartbeat(
     connection: &mut MySqlConnection,
@@ -67,111 +51,63 @@ async fn locked_heartbeat(
     connection: &mut MySqlConnection,
     request: &LeaseRequest,
 ) -> Result<Leased, sqlx::Error> {
-    let me = request.relay.as_uuid();
-    let me = me.as_bytes();
-    let now = now(connection).await?;
-    let mut relays = relays(connection, &request.route).await?;
-    live(connection, request, &mut relays, now).await?;
-    relays.retain(|relay| relay.lives(now));
-    let rows = rows(connection, &request.route, &relays, now).await?;
-    let fair_share = fair_share(&relays, me, now);
-    let acquired = to_acquire(&rows, me, fair_share, &request.yielding);
-    let is_dead = |relay: &&[u8]| relays.iter().all(|living| living.id != **relay);
-    let taken_from: BTreeSet<&[u8]> = rows
-        .iter()
-        .filter(|row| acquired.contains(row.bucket))
-        .filter_map(|row| row.relay.as_deref().filter(is_dead))
-        .collect();
-    if !taken_from.is_empty() {
-        sqlx::query(sql::LEASE_END)
-            .bind(now)
-            .bind(request.route.as_str().as_bytes())
-            .bind(sql::relays(taken_from))
-            .execute(&mut *connection)
-            .await?;
-    }
-    if !acquired.is_empty() {
-        sqlx::query(sql::LEASE_ACQUIRE)
-            .bind(&me[..])
-            .bind(request.route.as_str().as_bytes())
-            .bind(sql::numbers(acquired.iter().map(|bucket| i64::from(bucket.0))))
-            .execute(&mut *connection)
-            .await?;
-    }
-    let paused = paused(connection, &request.route).await?;
-    let leases = rows
-        .iter()
-        .filter_map(|row| {
-            let epoch = if acquired.contains(row.bucket) {
-                row.epoch + 1
-            } else if row.is_of(me) {
-                row.epoch
-            } else {
-                return None;
-            };
-            Some(Lease { bucket: row.bucket, epoch: Epoch(epoch), low_water: Position(row.low_water) })
-        })
-        .collect();
-    let fingerprints: BTreeSet<i64> = relays.iter().map(|relay| relay.fingerprint).collect();
-    Ok(Leased {
-        leases,
-        fair_share,
-        relays: relays.len(),
-        paused,
-        fingerprints_agree: fingerprints.len() <= 1,
-        // Where there are stripes no mark passes anything.
-        life: 0,
-    })
-}
-
-/// Extends the relay's life, and what it owns with it. A relay whose life was over owns nothing any more: it acquires anew.
-async fn live(
-    connection: &mut MySqlConnection,
-    request: &LeaseRequest,
-    relays: &mut Vec<Relay>,
-    now: i64,
-) -> Result<(), sqlx::Error> {
-    let id = request.relay.as_uuid();
-    let (route, id) = (request.route.as_str().as_bytes(), &id.as_bytes()[..]);
-    let before = relays.iter().position(|relay| relay.id == id).map(|at| relays.remove(at));
-    let was_over = before.as_ref().is_none_or(|before| !before.lives(now));
-    let unavailable_since = (!request.transport_available)
-        .then(|| before.as_ref().and_then(|before| before.unavailable_since).unwrap_or(now));
-    let lasts = micros(request.lasts);
-    let relay = Relay {
-        id: id.to_vec(),
-        expires_at: now.saturating_add(lasts),
-        lasts,
-        unavailable_since,
-        fingerprint: request.fingerprint,
-    };
-    sqlx::query(sql::LEASE_LAPSE)
-        .bind(route)
-        .bind(id)
-        .bind(was_over)
-        .bind(now)
-        .execute(&mut *connection)
-        .await?;
+    let route = request.route.as_str().as_bytes();
+    let now = Timestamp::from_micros(now(connection).await?);
+    let relays = relays(connection, &request.route).await?;
+    let buckets = buckets(connection, &request.route).await?;
+    // The life stays 0: where there are stripes no mark passes anything.
+    let Heartbeat { relay, changed, mut leased } =
+        leases::heartbeat(relays.iter().copied(), buckets.iter().copied(), request, now);
     sqlx::query(sql::LEASE_HEARTBEAT)
         .bind(route)
-        .bind(id)
+        .bind(&relay.relay.as_uuid().as_bytes()[..])
         .bind(label(&request.label))
-        .bind(relay.expires_at)
-        .bind(relay.lasts)
-        .bind(relay.unavailable_since)
+        .bind(relay.expires_at.as_micros())
+        .bind(micros(relay.lasts))
+        .bind(relay.unavailable_since.map(Timestamp::as_micros))
         .bind(relay.fingerprint)
         .execute(&mut *connection)
         .await?;
-    sqlx::query(sql::LEASE_RENEW)
-        .bind(request.low_water.position.0)
-        .bind(sql::numbers(request.yielding.iter().map(|bucket| i64::from(bucket.0))))
-        .bind(before.map_or(0, |before| before.expires_at))
-        .bind(route)
-        .bind(id)
-        .execute(&mut *connection)
-        .await?;
-    relays.push(relay);
-    Ok(())
+    let mut owners = taken_from(&buckets, &changed);
+    owners.remove(&request.relay);
+    let dead = relays.iter().filter(|row| owners.contains(&row.relay) && !row.is_live(now));
+    let dead: Vec<Uuid> = dead.map(|row| row.relay.as_uuid()).collect();
+    if !dead.is_empty() {
+        sqlx::query(sql::LEASE_END)
+            .bind(now.as_micros())
+            .bind(route)
+            .bind(sql::relays(dead.iter().map(|relay| &relay.as_bytes()[..])))
+            .execute(&mut *connection)
+            .await?;
+    }
+    put(connection, &request.route, request.relay, &changed).await?;
+    leased.paused = paused(connection, &request.route).await?;
+    Ok(leased)
+}
+
+/// Returns the owners that buckets had before they changed.
+fn taken_from(before: &[BucketRow], changed: &[BucketRow]) -> BTreeSet<RelayId> {
+    let has_changed = |row: &&BucketRow| changed.iter().any(|changed| changed.bucket == row.bucket);
+    before.iter().filter(has_changed).filter_map(|row| row.owner).collect()
+}
+
+/// Writes buckets that changed: each is this relay's or nobody's.
+async fn put(
+    connection: &mut MySqlConnection,
+    route: &Route,
+    relay: RelayId,
+    changed: &[BucketRow],
+) -> Result<(), sqlx::Error> {
+    if changed.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(sql::LEASE_PUT)
+        .bind(sql::buckets(changed))
+        .bind(&relay.as_uuid().as_bytes()[..])
+        .bind(route.as_str().as_bytes())
+        .execute(connection)
+        .await
+        .map(drop)
 }
 
 /// A label as the table takes it.
@@ -179,40 +115,6 @@ fn label(label: &str) -> &[u8] {
     const MAX_BYTES: usize = 1_024;
     let end = (0..=MAX_BYTES.min(label.len())).rev().find(|at| label.is_char_boundary(*at));
     &label.as_bytes()[..end.unwrap_or_default()]
-}
-
-impl Relay {
-    /// A life that ends implausibly late is none.
-    fn lives(&self, now: i64) -> bool {
-        self.expires_at > now && self.expires_at <= now.saturating_add(2 * self.lasts)
-    }
-}
-
-impl BucketRow {
-    fn is_of(&self, relay: &[u8]) -> bool {
-        self.owned && self.relay.as_deref() == Some(relay)
-    }
-}
-
-/// How many buckets are this relay's: all of them divided by the relays that count, rounded up. A relay that has been without its transport
-/// for longer than a lease does not count while another has one.
-fn fair_share(relays: &[Relay], me: &[u8], now: i64) -> usize {
-    let another_has = relays.iter().any(|relay| relay.unavailable_since.is_none());
-    let counts = |relay: &&Relay| {
-        !another_has || relay.unavailable_since.is_none_or(|since| now.saturating_sub(since) <= relay.lasts)
-    };
-    let counted: Vec<&Relay> = relays.iter().filter(counts).collect();
-    if counted.iter().any(|relay| relay.id == me) { BUCKETS.div_ceil(counted.len()) } else { 0 }
-}
-
-/// Free buckets that the relay may take: the lowest ones, up to its share, but none that it is giving up.
-fn to_acquire(rows: &[BucketRow], me: &[u8], fair_share: usize, yielding: &BucketSet) -> BucketSet {
-    let owned = rows.iter().filter(|row| row.is_of(me)).count();
-    rows.iter()
-        .filter(|row| !row.owned && !yielding.contains(row.bucket))
-        .map(|row| row.bucket)
-        .take(fair_share.saturating_sub(owned))
-        .collect()
 }
 
 pub(crate) async fn give_back(
@@ -224,18 +126,13 @@ pub(crate) async fn give_back(
     leaving: bool,
 ) -> Result<(), sqlx::Error> {
     let give_back = async |connection: &mut MySqlConnection| {
-        let relay = relay.as_uuid();
-        let (route, relay) = (route.as_str().as_bytes(), &relay.as_bytes()[..]);
-        sqlx::query(sql::LEASE_LOCK).bind(route).fetch_all(&mut *connection).await?;
-        sqlx::query(sql::LEASE_GIVE_BACK)
-            .bind(low_water.position.0)
-            .bind(route)
-            .bind(relay)
-            .bind(sql::pairs(leases.iter().map(|lease| (i64::from(lease.bucket.0), lease.epoch.0))))
-            .execute(&mut *connection)
-            .await?;
+        let name = route.as_str().as_bytes();
+        sqlx::query(sql::LEASE_LOCK).bind(name).fetch_all(&mut *connection).await?;
+        let buckets = buckets(connection, route).await?;
+        put(connection, route, relay, &leases::give_back(buckets, relay, leases, low_water)).await?;
         if leaving {
-            sqlx::query(sql::LEASE_LEAVE).bind(route).bind(relay).execute(connection).await?;
+            let relay = relay.as_uuid();
+            sqlx::query(sql::LEASE_LEAVE).bind(name).bind(&relay.as_bytes()[..]).execute(connection).await?;
         }
         Ok(())
     };
@@ -272,13 +169,14 @@ pub(crate) async fn elect(
     Ok(elected.rows_affected() > 0)
 }
 
-async fn relays(connection: &mut MySqlConnection, route: &Route) -> Result<Vec<Relay>, sqlx::Error> {
+async fn relays(connection: &mut MySqlConnection, route: &Route) -> Result<Vec<RelayRow>, sqlx::Error> {
     let read = |row: &MySqlRow| {
-        Ok(Relay {
-            id: row.try_get_unchecked(0)?,
-            expires_at: row.try_get_unchecked(1)?,
-            lasts: row.try_get_unchecked(2)?,
-            unavailable_since: row.try_get_unchecked(3)?,
+        let lasts: i64 = row.try_get_unchecked(2)?;
+        Ok(RelayRow {
+            relay: relay_id(row.try_get_unchecked(0)?).unwrap_or(RelayId::from_uuid(Uuid::nil())),
+            expires_at: row.try_get_unchecked(1).map(Timestamp::from_micros)?,
+            lasts: Duration::from_micros(u64::try_from(lasts).unwrap_or_default()),
+            unavailable_since: row.try_get_unchecked::<Option<i64>, _>(3)?.map(Timestamp::from_micros),
             fingerprint: row.try_get_unchecked(4)?,
         })
     };
@@ -286,28 +184,23 @@ async fn relays(connection: &mut MySqlConnection, route: &Route) -> Result<Vec<R
     rows.iter().map(read).collect()
 }
 
-async fn rows(
-    connection: &mut MySqlConnection,
-    route: &Route,
-    living: &[Relay],
-    now: i64,
-) -> Result<Vec<BucketRow>, sqlx::Error> {
+async fn buckets(connection: &mut MySqlConnection, route: &Route) -> Result<Vec<BucketRow>, sqlx::Error> {
     let read = |row: &MySqlRow| {
-        let relay: Option<Vec<u8>> = row.try_get_unchecked(1)?;
-        let expires_at: Option<i64> = row.try_get_unchecked(4)?;
-        let lives = relay.as_ref().is_some_and(|relay| living.iter().any(|living| living.id == *relay));
+        let bucket: i64 = row.try_get_unchecked(0)?;
         Ok(BucketRow {
-            bucket: Bucket(
-                row.try_get_unchecked::<i64, _>(0).map(|bucket| u8::try_from(bucket).unwrap_or_default())?,
-            ),
-            relay,
-            epoch: row.try_get_unchecked(2)?,
-            low_water: row.try_get_unchecked(3)?,
-            owned: lives && expires_at.is_none_or(|expires_at| expires_at > now),
+            bucket: Bucket(u8::try_from(bucket).unwrap_or_default()),
+            owner: row.try_get_unchecked::<Option<&[u8]>, _>(1)?.and_then(relay_id),
+            epoch: Epoch(row.try_get_unchecked(2)?),
+            low_water: Position(row.try_get_unchecked(3)?),
+            ends_at: row.try_get_unchecked::<Option<i64>, _>(4)?.map(Timestamp::from_micros),
         })
     };
     let rows = sqlx::query(sql::LEASE_ROWS).bind(route.as_str().as_bytes()).fetch_all(connection).await?;
     rows.iter().map(read).collect()
+}
+
+fn relay_id(bytes: &[u8]) -> Option<RelayId> {
+    Uuid::from_slice(bytes).ok().map(RelayId::from_uuid)
 }
 
 async fn paused(connection: &mut MySqlConnection, route: &Route) -> Result<Paused, sqlx::Error> {
@@ -330,54 +223,4 @@ async fn paused(connection: &mut MySqlConnection, route: &Route) -> Result<Pause
 /// The database's clock.
 pub(crate) async fn now(connection: &mut MySqlConnection) -> Result<i64, sqlx::Error> {
     sqlx::query(sql::NOW).fetch_one(connection).await?.try_get_unchecked(0)
-}
-
-/// A duration as the tables have it.
-pub(crate) fn micros(span: Duration) -> i64 {
-    // Half of the range: two of them can be added to an instant.
-    i64::try_from(span.as_micros()).unwrap_or(i64::MAX).min(i64::MAX / 8)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn relay(id: u8, unavailable_since: Option<i64>) -> Relay {
-        Relay { id: vec![id], expires_at: 100, lasts: 10, unavailable_since, fingerprint: 0 }
-    }
-
-    #[test]
-    fn a_share_is_all_buckets_divided_by_the_relays_that_count() {
-        let relays = [relay(1, None), relay(2, None), relay(3, Some(80))];
-        assert_eq!(fair_share(&relays, &[1], 90), 86, "unavailable for no longer than a lease counts");
-        assert_eq!(fair_share(&relays, &[1], 91), 128);
-        assert_eq!(fair_share(&relays, &[3], 91), 0);
-        let all_unavailable = [relay(1, Some(0)), relay(2, Some(0))];
-        assert_eq!(fair_share(&all_unavailable, &[1], 1_000), 128, "nobody does better");
-    }
-
-    #[test]
-    fn only_free_buckets_are_acquired_up_to_the_share() {
-        let row = |bucket, relay: Option<u8>, owned| BucketRow {
-            bucket: Bucket(bucket),
-            relay: relay.map(|relay| vec![relay]),
-            epoch: 1,
-            low_water: 0,
-            owned,
-        };
-        let rows = [
-            row(0, Some(1), true),
-            row(1, Some(2), true),
-            row(2, Some(2), false),
-            row(3, None, false),
-            row(4, None, false),
-        ];
-        let yielding = BucketSet::from_iter([Bucket(3)]);
-        let acquired = |share, yielding: &BucketSet| {
-            to_acquire(&rows, &[1], share, yielding).iter().map(|b| b.0).collect::<Vec<_>>()
-        };
-        assert_eq!(acquired(3, &BucketSet::EMPTY), [2, 3]);
-        assert_eq!(acquired(9, &yielding), [2, 4]);
-        assert_eq!(acquired(1, &BucketSet::EMPTY), [0; 0]);
-    }
 }

@@ -16,7 +16,7 @@ use crate::cluster::{self, Kind};
 use crate::config::{MySqlOptions, seconds};
 use crate::error::{is_conflict, is_elsewhere, is_sound, of_beginning};
 
-/// How long a line may be idle that is in no transaction, in seconds: the most that the server takes on every system, and more, is a year.
+/// Maximum idle time of a line that is in no transaction, in seconds: the most that the server takes on every system, and more, is a year.
 const AT_EASE: u32 = 31_536_000;
 
 /// More rows than there are: what `sql_select_limit` is where nobody has set it.
@@ -25,7 +25,7 @@ const NO_LIMIT: u64 = u64::MAX;
 /// The savepoint at the beginning of a transaction of the store's own. Where it is gone at the end, so is the transaction.
 pub(crate) const LINE: &str = "outbox_line";
 
-/// How long a connection that was quiet may take to answer before it is used again.
+/// Time limit for the answer of a connection that was quiet, before it is used again.
 const ANSWERS: Duration = Duration::from_secs(1);
 
 /// For how long connections of the store's own are used.
@@ -40,7 +40,7 @@ struct Limits {
 
 const LIMITS: Limits = Limits { quiet: Duration::from_secs(30), age: Duration::from_secs(30 * 60) };
 
-/// What is done with a connection that was kept.
+/// Treatment of a connection that was kept.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
     Used,
@@ -61,16 +61,16 @@ impl Limits {
     }
 }
 
-/// How the store's own connections are opened.
+/// Recipe for the store's own connections.
 #[derive(Clone)]
 pub(crate) struct Way {
     /// The user's, who may give it another password or address: it is asked for them each time.
     pool: MySqlPool,
     connect_timeout: Duration,
-    /// What is set on a connection before it is used.
+    /// Settings of a connection before it is used.
     setup: Arc<str>,
     limits: Limits,
-    /// How often a server said that writes go elsewhere, or was gone. Those that only read hear nothing of it, so all that were opened before are opened
+    /// Number of times that a server said that writes go elsewhere, or was gone. Those that only read hear nothing of it, so all that were opened before are opened
     /// anew: some with one server and some with another would be told of messages that others deny.
     generation: Arc<AtomicU64>,
     kind: Arc<Kind>,
@@ -122,7 +122,7 @@ impl Way {
         }
     }
 
-    /// What is known of the server.
+    /// Knowledge of the server.
     pub(crate) fn kind(&self) -> &Kind {
         &self.kind
     }
@@ -150,7 +150,7 @@ struct Kept {
     used: Instant,
 }
 
-/// When a connection was opened: by the clock, and as one of which generation.
+/// Age of a connection: time of its opening, and its generation.
 #[derive(Clone, Copy)]
 struct Since {
     opened: Instant,

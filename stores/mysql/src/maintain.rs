@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use outbox_contract::Route;
+use outbox_contract::backend::rules::micros;
 use outbox_contract::backend::{Backlog, Maintained};
 use sqlx::Row;
 use sqlx::mysql::MySqlConnection;
 
 use crate::config::MySqlOptions;
 use crate::fetch::number;
-use crate::lease::{micros, now};
+use crate::lease::now;
 use crate::promote::promote;
 use crate::sql;
 

@@ -14,7 +14,7 @@ use crate::line::run;
 pub struct Migration {
     /// The version that it makes, from 1.
     pub version: i64,
-    /// What it does, in a word.
+    /// Its purpose, in a word.
     pub name: &'static str,
     /// Its statements. Each can be run again, since the server commits each by itself; the last one records the version, so that any migration
     /// tool can run it.
@@ -30,9 +30,9 @@ pub(crate) const NEEDED: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 
 const OPERATION: &str = "migrate";
 
-/// How often a migration is tried while others do the same: on nodes of a cluster, which don't wait for each other, one of two is refused.
+/// Number of attempts of a migration while others do the same: on nodes of a cluster, which don't wait for each other, one of two is refused.
 const MAX_CONFLICTS: u32 = 10;
-/// What that one is told.
+/// Error of that one.
 const DEADLOCK: u16 = 1213;
 
 /// Brings the tables to this version. The server can't change tables in a transaction: what a migration has done when it is cut short is done, and

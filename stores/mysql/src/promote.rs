@@ -19,13 +19,13 @@ use crate::{sql, stripes};
 /// The most entries of one list: of one that is longer MariaDB makes a table, and looks for its rows otherwise than by the primary key.
 const MAX_LISTED: usize = 500;
 
-/// How long one stripe that is never free is waited for, in seconds: where writers stand in line all the time, this one has to do so too.
+/// Maximum wait for a stripe that is never free, in seconds: where writers stand in line all the time, this one has to do so too.
 const PATIENCE: u32 = 1;
 
 /// A stripe of a route.
 type StripeOf = (String, u16);
 
-/// What came of an attempt.
+/// Result of an attempt.
 struct Joined {
     promoted: u64,
     /// Stripes that somebody else had locked.

@@ -10,16 +10,16 @@ use outbox_contract::{Message, Timestamp};
 use sqlx::Row;
 use sqlx::mysql::MySqlRow;
 
-/// A row that is not a message, and why.
+/// A row that is not a message, with the reason.
 #[derive(Debug)]
 pub(crate) struct NotAMessage {
     /// The row, under names that can be names: control characters are replaced, long ones cut.
     pub(crate) waiting: Waiting,
-    /// What is wrong with it.
+    /// The error in it.
     pub(crate) reason: String,
 }
 
-/// Where the columns of a message stand in every statement that reads any: names are looked up once for each column of each row, places
+/// Index of a message's columns in every statement that reads messages: names are looked up once for each column of each row, places
 /// are not.
 #[derive(Clone, Copy)]
 pub(crate) enum Column {
@@ -39,7 +39,7 @@ pub(crate) enum Column {
 }
 
 impl Column {
-    /// How many there are: what a statement adds of its own stands behind them.
+    /// Number of these columns: a statement's additional columns follow them.
     pub(crate) const COUNT: usize = Self::AppendedAt as usize + 1;
 }
 
@@ -74,7 +74,7 @@ impl<'r> Raw<'r> {
         self.row.try_get_unchecked(column as usize).unwrap_or_default()
     }
 
-    /// Where the row stands.
+    /// Returns the position of the row.
     pub(crate) fn position(&self) -> Position {
         Position(self.integer(Column::Position))
     }
@@ -136,7 +136,7 @@ impl<'r> Raw<'r> {
         edit.of_row(self.raw())
     }
 
-    /// What can be shown of a row, message or not.
+    /// Returns the presentable part of a row, message or not.
     pub(crate) fn presentable(&self) -> Arc<Stored> {
         let appended_at = Timestamp::from_micros(self.integer(Column::AppendedAt));
         let mut stored = Stored::new(self.position(), appended_at, self.raw().presentable());

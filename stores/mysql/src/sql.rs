@@ -7,6 +7,7 @@ use std::fmt::Write;
 
 use outbox_contract::MessageId;
 use outbox_contract::backend::RowId;
+use outbox_contract::backend::rules::leases::BucketRow;
 
 macro_rules! statements {
     ($($constant:ident = $file:literal;)*) => {
@@ -39,25 +40,18 @@ statements! {
     FENCE = "fence";
     FENCE_PARKED = "fence_parked";
     HELD = "held";
-    KEY_FAIL = "key_fail";
-    KEY_HOLD = "key_hold";
-    KEY_NEXT = "key_next";
-    KEY_RELEASE = "key_release";
+    KEY_PUT = "key_put";
     KEY_REMOVE = "key_remove";
     KEY_STATE = "key_state";
     KEY_STEP = "key_step";
-    KEY_VERSION = "key_version";
     KEY_VERSIONS = "key_versions";
-    LEASE_ACQUIRE = "lease_acquire";
     LEASE_BUCKETS = "lease_buckets";
     LEASE_END = "lease_end";
-    LEASE_GIVE_BACK = "lease_give_back";
     LEASE_HEARTBEAT = "lease_heartbeat";
-    LEASE_LAPSE = "lease_lapse";
     LEASE_LEAVE = "lease_leave";
     LEASE_LOCK = "lease_lock";
+    LEASE_PUT = "lease_put";
     LEASE_RELAYS = "lease_relays";
-    LEASE_RENEW = "lease_renew";
     LEASE_ROWS = "lease_rows";
     MAINTAIN_HANDLED = "maintain_handled";
     MAINTAIN_NEXT_DUE = "maintain_next_due";
@@ -114,14 +108,20 @@ pub(crate) fn relays<'r>(relays: impl IntoIterator<Item = &'r [u8]>) -> String {
     })
 }
 
+/// Buckets as a JSON array of arrays, for `json_table`: without an end, where it has none.
+pub(crate) fn buckets(rows: &[BucketRow]) -> String {
+    list(rows, |json, row| {
+        let owned = u8::from(row.owner.is_some());
+        write!(json, "[{},{owned},{},{}", row.bucket.0, row.epoch.0, row.low_water.0)?;
+        row.ends_at.map_or(Ok(()), |ends_at| write!(json, ",{}", ends_at.as_micros()))?;
+        json.push(']');
+        Ok(())
+    })
+}
+
 /// Numbers as a JSON array, for `json_table`.
 pub(crate) fn numbers(numbers: impl IntoIterator<Item = i64>) -> String {
     list(numbers, |json, number| write!(json, "{number}"))
-}
-
-/// Pairs of numbers as a JSON array of arrays, for `json_table`.
-pub(crate) fn pairs(pairs: impl IntoIterator<Item = (i64, i64)>) -> String {
-    list(pairs, |json, (left, right)| write!(json, "[{left},{right}]"))
 }
 
 fn list<T>(
@@ -181,7 +181,8 @@ pub(crate) fn among<'r>(
 
 #[cfg(test)]
 mod tests {
-    use outbox_contract::backend::Position;
+    use outbox_contract::Timestamp;
+    use outbox_contract::backend::{Bucket, Epoch, Position, RelayId};
     use uuid::Uuid;
 
     use super::*;
@@ -206,7 +207,13 @@ mod tests {
     fn lists_are_json() {
         assert_eq!(numbers([]), "[]");
         assert_eq!(numbers([1, -2, 3]), "[1,-2,3]");
-        assert_eq!(pairs([(1, 2), (3, 4)]), "[[1,2],[3,4]]");
+        let owner = Some(RelayId::from_uuid(Uuid::nil()));
+        let kept = BucketRow { owner, epoch: Epoch(3), ..BucketRow::new(Bucket(7)) };
+        let given_up = BucketRow { ends_at: Some(Timestamp::from_micros(9)), ..kept };
+        assert_eq!(
+            buckets(&[kept, given_up, BucketRow::new(Bucket(8))]),
+            "[[7,1,3,0],[7,1,3,0,9],[8,0,0,0]]"
+        );
         let id = MessageId::from_uuid(Uuid::from_u128(0xab));
         let row = RowId { position: Position(7), id };
         assert_eq!(rows(&[row]), "[[7,\"000000000000000000000000000000AB\"]]");

@@ -22,10 +22,10 @@ use crate::stripes::{self, KnownRoutes};
 use crate::transactions::ROLL_BACK_AND_RESTORE;
 use crate::{below, check, due, fetch, history, lease, maintain, settle, transition, unserved};
 
-/// How often partitions of the history are looked after.
+/// Interval at which partitions of the history are looked after.
 const TURNS: Duration = Duration::from_secs(60);
 
-/// How long a connection may take to get ready for its next user.
+/// Time limit for getting a connection ready for its next user.
 const READY: Duration = Duration::from_secs(5);
 
 /// An outbox in a MySQL or MariaDB database. Cheap to clone: clones share their connections.
@@ -38,14 +38,14 @@ pub struct MySqlStore {
 
 struct Inner {
     pool: MySqlPool,
-    /// Whether connections that come back to the pool are surely restored.
+    /// True if connections that come back to the pool are surely restored.
     is_tidy: bool,
     way: Way,
     lines: Lines,
     wakeup_signal: WakeupSignal,
     options: MySqlOptions,
     routes: KnownRoutes,
-    /// When partitions of the history were looked after.
+    /// Time at which partitions of the history were looked after.
     turned: Mutex<Option<Instant>>,
 }
 
@@ -198,7 +198,7 @@ impl MySqlStore {
         &self.inner.lines
     }
 
-    /// What is known of the server.
+    /// Knowledge of the server.
     pub(crate) fn kind(&self) -> &Kind {
         self.inner.way.kind()
     }

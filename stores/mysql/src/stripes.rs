@@ -14,7 +14,7 @@ use crate::sql;
 /// The clock of the tables: microseconds since 1970.
 const CLOCK: &str = "timestampdiff(microsecond, timestamp'1970-01-01 00:00:00', utc_timestamp(6))";
 
-/// Where a row stands.
+/// Place of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) stripe: StripeId,
@@ -22,19 +22,19 @@ pub(crate) struct Place {
     pub(crate) position: i64,
 }
 
-/// What an append takes of each stripe that it writes to. Pure.
+/// Numbers that an append takes of each stripe that it writes to. Pure.
 ///
 /// A position is the clock's microseconds, plus which row of the append it is, times 1,024, plus the stripe: no two stripes of a route share one, and
 /// as long as the clock goes on they are in the order of the append. Within a stripe each is above the one before, whatever the clock says.
 #[derive(Debug)]
 pub(crate) struct Taking<'r> {
-    /// What is taken of each stripe, in the order in which stripes are locked: the same for every writer.
+    /// Those of each stripe, in the order in which stripes are locked: the same for every writer.
     shares: BTreeMap<(&'r str, StripeId), Share>,
     /// For each row, its stripe, and which row of it in this append.
     rows: Vec<((&'r str, StripeId), i64)>,
 }
 
-/// What is taken of one stripe: how many numbers, and which rows of the append are the first and the last of it.
+/// Numbers taken of one stripe: their count, and the first and the last row of the append in it.
 #[derive(Debug)]
 struct Share {
     count: i64,
@@ -108,7 +108,7 @@ impl<'r> Taking<'r> {
 /// From one position of a stripe to the next, at least: the stripe has the lowest bits.
 const STEP: i64 = STRIPES as i64;
 
-/// What was taken of the stripes, and what the server takes in one statement.
+/// Numbers taken of the stripes, and the size of a statement that the server takes.
 pub(crate) struct Taken {
     pub(crate) places: Vec<Place>,
     pub(crate) max_packet_bytes: usize,
@@ -130,7 +130,7 @@ macro_rules! require {
 /// After a deadlock the server rolls the transaction back and goes on without one. The driver does not see it, and whoever goes on in spite of
 /// the error would commit a message alone (promise P1).
 ///
-/// Where autocommit is off that tells nothing: the server begins another transaction with the savepoint. So there it is refused, by a question with
+/// With autocommit off that tells nothing: the server begins another transaction with the savepoint. So there it is refused, by a question with
 /// two answers where one is asked for.
 ///
 /// The savepoint is asked for last: what is lost on the way to it is told too (see [`in_open_transaction`]).
@@ -171,7 +171,7 @@ pub(crate) async fn take(
     Ok(Taken { places, max_packet_bytes })
 }
 
-/// What the server takes in one statement.
+/// Returns the size of a statement that the server takes.
 pub(crate) fn packet_bytes(row: &MySqlRow, column: usize) -> Result<usize, sqlx::Error> {
     let bytes: i64 = row.try_get_unchecked(column)?;
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
@@ -205,7 +205,7 @@ pub(crate) async fn make(connection: &mut MySqlConnection, route: &str) -> Resul
     Ok(())
 }
 
-/// How far the stripes of these buckets were committed.
+/// Returns the marks of the stripes of these buckets.
 pub(crate) async fn marks(
     connection: &mut MySqlConnection,
     route: &Route,
@@ -261,7 +261,7 @@ mod tests {
         assert!(taking.taken().contains("(route = x'72' and stripe in (3,7))"));
     }
 
-    /// What a node of a cluster takes away on the way, it does not tell: the savepoint's absence does.
+    /// A transaction that a node of a cluster takes away on the way is known by the absence of the savepoint: the node does not tell.
     #[test]
     fn the_last_question_is_for_the_savepoint() {
         assert!(REQUIRE_TRANSACTION.ends_with("; release savepoint outbox_transaction"));

@@ -17,7 +17,7 @@ use crate::store::MySqlStore;
 use crate::stripes::{REQUIRE_TRANSACTION, REQUIRE_USUAL_TRANSACTION};
 use crate::{append, blame, deduplicate, stripes};
 
-/// How often a transaction is begun again on another connection of the pool, when one of them turns out to be broken: nothing has happened yet. A
+/// Number of times that a transaction is begun again on another connection of the pool, when one of them turns out to be broken: nothing has happened yet. A
 /// server that was restarted has broken them all.
 const MAX_BROKEN: u32 = 100;
 
@@ -33,7 +33,7 @@ macro_rules! restore {
 
 const RESTORE: &str = restore!();
 
-/// What a connection gets that comes back to its pool, or whose transaction is known to be over.
+/// Statements for a connection that comes back to its pool, or whose transaction is known to be over.
 ///
 /// As all that ends a transaction here it says that none is begun with it, and that the session goes on: `completion_type` is the user's.
 pub(crate) const ROLL_BACK_AND_RESTORE: &str = concat!("rollback and no chain no release; ", restore!());
@@ -48,7 +48,7 @@ const BEGUN: &str = "outbox_begun";
 
 /// Begins with timeouts for this transaction and with autocommit set, and remembers what they were: the connection is the user's.
 ///
-/// What is open is rolled back first, since it is nobody's any more and no other can be described in it: of a `begin` of the driver's that was dropped
+/// An open transaction is rolled back first, since it is nobody's any more and no other can be described in it: of a `begin` of the driver's that was dropped
 /// half way, or of a read where autocommit is off. `autocommit` is remembered as a number: else MariaDB's `coalesce` makes the word `ON` of it, which
 /// would be put back as 0.
 ///
@@ -184,7 +184,7 @@ impl Transactional for MySqlStore {
         }
     }
 
-    /// What the driver sends later, when it ends the transaction that it takes to be open, does nothing.
+    /// The driver's later end of the transaction that it takes to be open does nothing.
     async fn commit(&self, mut tx: Self::Tx<'static>) -> Committed {
         self.end(&mut tx, RESTORE).await
     }

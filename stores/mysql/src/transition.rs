@@ -5,23 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outbox_contract::Failure;
-use outbox_contract::backend::{KeyTransition, RowId, Step, Then, Transitioned};
+use outbox_contract::backend::rules::failing_key;
+use outbox_contract::backend::{KeyTransition, RowId, Step, Transitioned};
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Row};
 
-use crate::key::{KeyIn, KeyState, take_versions};
-use crate::lease::{micros, now};
+use crate::key::{KeyIn, take_versions};
+use crate::lease::now;
 use crate::line::in_transaction;
 use crate::sql;
 use crate::stripes::in_open_transaction;
-
-/// How a message failed: how often, first and last.
-struct Failed<'a> {
-    attempts: u32,
-    first: &'a Failure,
-    last: &'a Failure,
-}
 
 pub(crate) async fn transition(
     connection: &mut MySqlConnection,
@@ -55,29 +48,22 @@ async fn step(
     next_version: i64,
     history: bool,
 ) -> Result<Transitioned, sqlx::Error> {
-    let mut key = KeyIn { connection, route: &transition.route, key: &transition.key, now, next_version };
+    let KeyTransition { route, key, bucket, step, .. } = transition;
+    let mut key = KeyIn { connection, route, key, bucket: *bucket, now, next_version };
     let state = key.state().await?;
-    if transition.version.is_some() && transition.version != state.as_ref().map(|state| state.version) {
+    if failing_key::is_stale(state.as_ref(), transition) || !key.move_messages(step, history).await? {
         return Ok(Transitioned::Stale);
     }
-    match &transition.step {
-        Step::Fail { row, attempts, first, last, then, behind } => {
-            let failed = Failed { attempts: *attempts, first, last };
-            key.fail(transition, state, *row, &failed, *then, behind).await
-        }
-        Step::Park { rows } => {
-            let Some(state) = state else { return Ok(Transitioned::Stale) };
-            key.park(rows).await?;
-            key.step().await?;
-            // The same state: a retry that is under way need not start again because more has come behind it.
-            Ok(Transitioned::Done(Some(state.version)))
-        }
-        Step::Bury { row, reason, attempts, first, last } => {
-            let failed = Failed { attempts: *attempts, first, last };
-            key.bury(state, *row, reason, &failed).await
-        }
-        Step::Resume { delivered } => key.resume(state, delivered, history).await,
+    let first = match failing_key::depends_on_first(state.as_ref(), step) {
+        true => key.first_parked().await?,
+        false => None,
+    };
+    let next = failing_key::after(state.clone(), step, first, next_version, key.instant());
+    if state.is_some() && state == next {
+        key.touch().await?;
     }
+    key.put(state.as_ref(), next.as_ref()).await?;
+    Ok(Transitioned::Done(next.map(|state| state.version)))
 }
 
 /// A lease that has an owner, locked.
@@ -90,7 +76,7 @@ struct Locked {
 }
 
 impl Locked {
-    /// Whether it is this relay's, under this epoch, now.
+    /// Returns true if it is this relay's, under this epoch, now.
     fn is_held(&self, transition: &KeyTransition, now: i64) -> bool {
         let is_its = self.relay == transition.relay.as_uuid().as_bytes() && self.epoch == transition.epoch.0;
         let lives = self.lives_until > now && self.lives_until <= now.saturating_add(2 * self.lasts);
@@ -159,48 +145,30 @@ pub(crate) fn samples() -> [String; 2] {
 }
 
 impl KeyIn<'_> {
-    async fn fail(
-        &mut self,
-        transition: &KeyTransition,
-        state: Option<KeyState>,
-        row: RowId,
-        failed: &Failed<'_>,
-        then: Then,
-        behind: &[RowId],
-    ) -> Result<Transitioned, sqlx::Error> {
-        let id = row.id.as_uuid();
+    /// Moves the messages of a step. False: its own message is neither hot nor parked, and nothing has changed.
+    async fn move_messages(&mut self, step: &Step, history: bool) -> Result<bool, sqlx::Error> {
+        match step {
+            Step::Fail { row, behind, .. } => {
+                let is_there = self.is_there(*row).await?;
+                if is_there {
+                    let rows: Vec<RowId> = [*row].into_iter().chain(behind.iter().copied()).collect();
+                    self.park(&rows).await?;
+                }
+                Ok(is_there)
+            }
+            Step::Park { rows } => self.park(rows).await.map(|()| true),
+            Step::Bury { row, .. } => self.bury(*row, step).await,
+            Step::Resume { delivered } => self.deliver(delivered, history).await.map(|()| true),
+        }
+    }
+
+    async fn is_there(&mut self, row: RowId) -> Result<bool, sqlx::Error> {
         let mut place = sqlx::query(sql::WHERE_IS);
         for _ in ["hot", "parked"] {
-            place = self.bind_key(place).bind(row.position.0).bind(&id.as_bytes()[..]);
+            place = self.bind_key(place).bind(row.position.0).bind(row.id.as_uuid().as_bytes().to_vec());
         }
         let place = place.fetch_one(&mut *self.connection).await?;
-        if place.try_get_unchecked::<i64, _>(0)? == 0 && place.try_get_unchecked::<i64, _>(1)? == 0 {
-            return Ok(Transitioned::Stale);
-        }
-        let rows: Vec<RowId> = [row].into_iter().chain(behind.iter().copied()).collect();
-        self.park(&rows).await?;
-        let is_first = self.first_parked().await?.as_deref() == Some(&id.as_bytes()[..]);
-        if state.is_some() && !is_first {
-            // What is first decides the key's state; a later one that failed too just waits behind it.
-            return self.renumber().await.map(|version| Transitioned::Done(Some(version)));
-        }
-        let (held, next) = match then {
-            Then::RetryAfter(delay) => (false, Some(self.now.saturating_add(micros(delay)))),
-            Then::Hold => (true, None),
-        };
-        self.bind_key(sqlx::query(sql::KEY_FAIL))
-            .bind(transition.bucket.0)
-            .bind(self.next_version)
-            .bind(held)
-            .bind(next)
-            .bind(&id.as_bytes()[..])
-            .bind(failed.attempts)
-            .bind(failed.first.to_text().into_bytes())
-            .bind(failed.last.to_text().into_bytes())
-            .bind(self.now)
-            .execute(&mut *self.connection)
-            .await?;
-        Ok(Transitioned::Done(Some(self.next_version)))
+        Ok(place.try_get_unchecked::<i64, _>(0)? != 0 || place.try_get_unchecked::<i64, _>(1)? != 0)
     }
 
     /// Moves messages of the key from the hot table to the parked ones; passes over those that are not there.
@@ -211,65 +179,40 @@ impl KeyIn<'_> {
         Ok(())
     }
 
-    async fn bury(
-        &mut self,
-        state: Option<KeyState>,
-        row: RowId,
-        reason: &str,
-        failed: &Failed<'_>,
-    ) -> Result<Transitioned, sqlx::Error> {
+    /// Makes a dead letter of a message, hot or parked. False: it is neither.
+    async fn bury(&mut self, row: RowId, step: &Step) -> Result<bool, sqlx::Error> {
+        let Step::Bury { reason, attempts, first, last, .. } = step else { return Ok(false) };
         let id = row.id.as_uuid();
         let (route, id) = (self.route.as_str().as_bytes(), &id.as_bytes()[..]);
         let bury = |statement: &'static str| {
             sqlx::query(statement)
                 .bind(reason.as_bytes())
-                .bind(failed.attempts)
-                .bind(failed.first.to_text().into_bytes())
-                .bind(failed.last.to_text().into_bytes())
+                .bind(attempts)
+                .bind(first.to_text().into_bytes())
+                .bind(last.to_text().into_bytes())
                 .bind(self.now)
         };
         // By position and id alone: what is no message has a key that can't be named.
-        let buried = bury(sql::BURY_PENDING).bind(route).bind(row.position.0).bind(id);
-        let (pending, parked) = (buried, bury(sql::BURY_PARKED));
+        let pending = bury(sql::BURY_PENDING).bind(route).bind(row.position.0).bind(id);
+        let parked = self.bind_key(bury(sql::BURY_PARKED)).bind(row.position.0).bind(id);
         if pending.execute(&mut *self.connection).await?.rows_affected() > 0 {
-            sqlx::query(sql::SETTLE)
-                .bind(sql::rows(&[row]))
-                .bind(route)
-                .execute(&mut *self.connection)
-                .await?;
-        } else {
-            let parked = self.bind_key(parked).bind(row.position.0).bind(id);
-            if parked.execute(&mut *self.connection).await?.rows_affected() == 0 {
-                return Ok(Transitioned::Stale);
-            }
+            let settle = sqlx::query(sql::SETTLE).bind(sql::rows(&[row])).bind(route);
+            settle.execute(&mut *self.connection).await?;
+            return Ok(true);
+        }
+        let is_parked = parked.execute(&mut *self.connection).await?.rows_affected() > 0;
+        if is_parked {
             self.execute(sqlx::query(sql::RESUME).bind(sql::rows(&[row]))).await?;
         }
-        let Some(state) = state else { return Ok(Transitioned::Done(None)) };
-        let version = if state.failing.is_some() && state.failing == self.first_parked().await? {
-            // It was not the first that was buried: that one goes on failing.
-            self.renumber().await?
-        } else {
-            self.change(sql::KEY_NEXT).await?
-        };
-        Ok(Transitioned::Done(Some(version)))
+        Ok(is_parked)
     }
 
-    async fn resume(
-        &mut self,
-        state: Option<KeyState>,
-        delivered: &[RowId],
-        history: bool,
-    ) -> Result<Transitioned, sqlx::Error> {
-        let Some(state) = state else { return Ok(Transitioned::Done(None)) };
+    /// Removes delivered messages from the parked ones; to the history, if one is kept.
+    async fn deliver(&mut self, delivered: &[RowId], history: bool) -> Result<(), sqlx::Error> {
         let rows = sql::rows(delivered);
         if history {
             self.execute(sqlx::query(sql::RESUME_HISTORY).bind(self.now).bind(&rows)).await?;
         }
-        self.execute(sqlx::query(sql::RESUME).bind(&rows)).await?;
-        if self.first_parked().await?.is_none() && !state.held {
-            self.remove().await?;
-            return Ok(Transitioned::Done(None));
-        }
-        self.change(sql::KEY_NEXT).await.map(|version| Transitioned::Done(Some(version)))
+        self.execute(sqlx::query(sql::RESUME).bind(&rows)).await.map(|_| ())
     }
 }

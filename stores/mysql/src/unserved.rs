@@ -13,7 +13,7 @@ use crate::fetch::number;
 use crate::lease::now;
 use crate::sql;
 
-/// How many messages of a route that nobody serves are looked at for the oldest.
+/// Number of messages of an unserved route among which the oldest is looked for.
 const LOOK: usize = 1_000;
 
 /// Behind every name: no UTF-8 has such bytes.

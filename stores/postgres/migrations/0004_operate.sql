@@ -74,6 +74,8 @@ begin
     skipped := outbox_parked_to_dead(state, 'skipped', 1);
     if cardinality(skipped) > 0 then
         perform outbox_release(of_route, of_topic, of_key);
+        -- That of a message that is gone.
+        update outbox_key k set last_failure = null where k.route = of_route and k.topic = of_topic and k.key = of_key;
     end if;
     return skipped;
 end $$;

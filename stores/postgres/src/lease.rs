@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use outbox_contract::backend::rules::micros;
 use outbox_contract::backend::{
     BUCKETS, Bucket, Epoch, Lease, LeaseRequest, Leased, LowWater, Paused, Position, RelayId,
 };
@@ -116,10 +117,4 @@ pub(crate) async fn elect(
         .fetch_optional(connection)
         .await?;
     Ok(elected.is_some())
-}
-
-/// Converts a duration to the tables' unit.
-pub(crate) fn micros(span: Duration) -> i64 {
-    // A part of the range: several of them can be added to an instant.
-    i64::try_from(span.as_micros()).unwrap_or(i64::MAX).min(i64::MAX / 8)
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use outbox_contract::Route;
+use outbox_contract::backend::rules::micros;
 use outbox_contract::backend::{Backlog, Maintained};
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
 use crate::check::OF_OTHERS;
 use crate::config::PostgresOptions;
-use crate::lease::micros;
 use crate::sql::Statements;
 
 /// A relay that has been dead for this long is removed.

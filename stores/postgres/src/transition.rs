@@ -4,12 +4,12 @@
 //! program can be paused in the middle of it while the lease is locked. `0003_relay.sql` defines
 //! the steps and the fence.
 
+use outbox_contract::backend::rules::micros;
 use outbox_contract::backend::{KeyTransition, RowId, Step, Then, Transitioned};
 use serde_json::{Value, json};
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
-use crate::lease::micros;
 use crate::sql::Statements;
 
 const NO_STATE: i64 = -1;

@@ -4,6 +4,7 @@
 //! those on a key make the key's next version.
 
 use outbox_contract::admin::{Edit, FailingKey, Filter, MAX_BYTES_PER_CALL};
+use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, View};
 use outbox_contract::{
     Admin, Failure, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Timestamp, Topic,
@@ -12,7 +13,6 @@ use outbox_contract::{
 use sqlx::Row;
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteRow, SqliteTransaction};
-use uuid::Uuid;
 
 use crate::deduplicate::id_list;
 use crate::error::store_error;
@@ -21,7 +21,7 @@ use crate::requeue::{self, chosen};
 use crate::row::Raw;
 use crate::sql;
 use crate::store::SqliteStore;
-use crate::transition::KeyIn;
+use crate::transition::{KeyIn, message_id, read_state};
 
 /// Maximum number of messages that one transaction discards: heartbeats and appends wait no longer
 /// than that takes.
@@ -89,7 +89,7 @@ impl SqliteStore {
         &self,
         operation: &'static str,
         (route, key): (&Route, &KeyId),
-        change: impl AsyncFnOnce(&mut KeyIn<'_>) -> Result<T, sqlx::Error>,
+        change: impl AsyncFnOnce(&mut KeyIn<'_>, KeyState) -> Result<T, sqlx::Error>,
     ) -> Result<T, StoreError> {
         self.in_open_key(operation, (route, key), change).await?.ok_or_else(|| {
             StoreError::new(
@@ -106,19 +106,30 @@ impl SqliteStore {
     async fn in_open_key<T>(
         &self,
         operation: &'static str,
+        key: (&Route, &KeyId),
+        change: impl AsyncFnOnce(&mut KeyIn<'_>, KeyState) -> Result<T, sqlx::Error>,
+    ) -> Result<Option<T>, StoreError> {
+        self.in_key(operation, key, async |key| match key.state().await? {
+            Some(state) => change(key, state).await.map(Some),
+            None => Ok(None),
+        })
+        .await
+    }
+
+    /// Performs an operation on a key, and commits it.
+    async fn in_key<T>(
+        &self,
+        operation: &'static str,
         (route, key): (&Route, &KeyId),
         change: impl AsyncFnOnce(&mut KeyIn<'_>) -> Result<T, sqlx::Error>,
-    ) -> Result<Option<T>, StoreError> {
+    ) -> Result<T, StoreError> {
         let done = async {
             let mut tx = self.pools().deciding.begin_with(sql::BEGIN).await?;
             let now = now(&mut tx).await?;
-            let mut in_key = KeyIn { connection: &mut tx, route, key, now };
-            if in_key.state().await?.is_none() {
-                return Ok(None);
-            }
-            let done = change(&mut in_key).await?;
+            let mut key = KeyIn { connection: &mut tx, route, key, bucket: key.bucket(), now };
+            let done = change(&mut key).await?;
             tx.commit().await?;
-            Ok(Some(done))
+            Ok(done)
         };
         done.await.map_err(|error| store_error(operation, error))
     }
@@ -140,18 +151,9 @@ impl Admin for SqliteStore {
             let Some(key) = KeyId::from_texts(row.try_get("topic")?, row.try_get("key")?) else {
                 return Ok(None);
             };
-            let mut failing = FailingKey::new(route(row)?, key, instant(row, "since")?);
-            failing.held = row.try_get("held")?;
-            failing.next_attempt_at =
-                row.try_get::<Option<i64>, _>("next_attempt_at")?.map(Timestamp::from_micros);
-            failing.attempts = row.try_get("attempts")?;
-            failing.first_failure =
-                row.try_get::<Option<&str>, _>("first_failure")?.and_then(Failure::from_text);
-            failing.last_failure =
-                row.try_get::<Option<&str>, _>("last_failure")?.and_then(Failure::from_text);
+            let mut failing = read_state(row)?.failing_key(route(row)?, key);
             failing.parked = u64::try_from(row.try_get::<i64, _>("parked")?).unwrap_or_default();
-            let first: Option<&[u8]> = row.try_get("first")?;
-            failing.first = first.and_then(|id| Uuid::from_slice(id).ok()).map(MessageId::from_uuid);
+            failing.first = row.try_get::<Option<&[u8]>, _>("first")?.and_then(message_id);
             Ok(Some(failing))
         })
         .await
@@ -228,49 +230,42 @@ impl Admin for SqliteStore {
 
 impl SqliteStore {
     async fn hold_key(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        let done = async {
-            let mut tx = self.pools().deciding.begin_with(sql::BEGIN).await?;
-            let now = now(&mut tx).await?;
-            let mut in_key = KeyIn { connection: &mut tx, route, key, now };
-            if in_key.state().await?.is_none_or(|state| !state.held) {
-                let version = in_key.next_version().await?;
-                let hold = in_key.key_query(sql::KEY_HOLD).bind(key.bucket().0).bind(version).bind(now);
-                hold.execute(&mut *in_key.connection).await?;
-            }
-            tx.commit().await
-        };
-        done.await.map_err(|error| store_error("hold", error))
+        self.in_key("hold", (route, key), async |key| {
+            let (state, version) = (key.state().await?, key.next_version().await?);
+            let held = failing_key::hold(state.clone(), version, key.instant());
+            key.put(state.as_ref(), Some(&held)).await
+        })
+        .await
     }
 
     async fn release_key(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.with_key("release", (route, key), async |key| {
+        self.with_key("release", (route, key), async |key, state| {
             let version = key.next_version().await?;
-            let release = key.key_query(sql::KEY_RELEASE).bind(version).bind(key.now);
-            release.execute(&mut *key.connection).await?;
-            Ok(())
+            key.put(None, Some(&state.release(version, key.instant()))).await
         })
         .await
     }
 
     async fn skip_first(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
-        self.with_key("skip", (route, key), async |key| {
-            let Some(first) = key.first_parked().await? else { return Ok(None) };
-            key.parked_to_dead("skipped", 1).await?;
-            let version = key.next_version().await?;
-            let release = key.key_query(sql::KEY_RELEASE).bind(version).bind(key.now);
-            release.execute(&mut *key.connection).await?;
-            Ok(Uuid::from_slice(&first).ok().map(MessageId::from_uuid))
+        self.with_key("skip", (route, key), async |key, state| {
+            let first = key.first_parked().await?;
+            if first.is_some() {
+                key.parked_to_dead("skipped", 1).await?;
+                let version = key.next_version().await?;
+                key.put(None, Some(&state.skip(version, key.instant()))).await?;
+            }
+            Ok(first)
         })
         .await
     }
 
     async fn discard_parked(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        let mut last = self.with_key("discard", (route, key), async |key| key.discard().await).await?;
+        let discard = async |key: &mut KeyIn<'_>, state| key.discard(state).await;
+        let mut last = self.with_key("discard", (route, key), discard).await?;
         let mut all = last;
         while last == u64::from(MAX_DISCARDED) {
             // A key that flows by now has nothing parked.
-            let more = self.in_open_key("discard", (route, key), async |key| key.discard().await);
-            last = more.await?.unwrap_or_default();
+            last = self.in_open_key("discard", (route, key), discard).await?.unwrap_or_default();
             all += last;
         }
         Ok(all)
@@ -318,17 +313,12 @@ impl KeyIn<'_> {
     /// Turns parked messages into dead letters, up to the limit of one transaction. Returns their
     /// number. When they were the last the key flows again; until then it is held, so that none of
     /// the others is sent.
-    async fn discard(&mut self) -> Result<u64, sqlx::Error> {
+    async fn discard(&mut self, state: KeyState) -> Result<u64, sqlx::Error> {
         let discarded = self.parked_to_dead("discarded", i64::from(MAX_DISCARDED)).await?;
-        if discarded < u64::from(MAX_DISCARDED) {
-            self.key_query(sql::KEY_REMOVE).execute(&mut *self.connection).await?;
-            return Ok(discarded);
-        }
         let version = self.next_version().await?;
-        let hold = self.key_query(sql::KEY_HOLD).bind(self.key.bucket().0).bind(version).bind(self.now);
-        hold.execute(&mut *self.connection).await?;
-        let next = self.key_query(sql::KEY_NEXT).bind(version).bind(self.now);
-        next.execute(&mut *self.connection).await?;
+        let is_part = discarded == u64::from(MAX_DISCARDED);
+        let next = is_part.then(|| state.clone().discard_in_part(version, self.instant()));
+        self.put(Some(&state), next.as_ref()).await?;
         Ok(discarded)
     }
 

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use outbox_contract::Route;
+use outbox_contract::backend::rules::micros;
 use outbox_contract::backend::{Backlog, Maintained, Unserved};
 use sqlx::Row;
 use sqlx::sqlite::SqlitePool;
 
 use crate::config::SqliteOptions;
-use crate::lease::{micros, now};
+use crate::lease::now;
 use crate::sql;
 
 /// A relay that has been dead for this long is removed.

@@ -4,13 +4,15 @@
 //! can take a lease, change a key or move a message while a step looks and acts. A step looks first
 //! and is refused before it has changed anything.
 
-use outbox_contract::backend::{KeyTransition, RowId, Step, Then, Transitioned};
-use outbox_contract::{Failure, KeyId, Route};
+use outbox_contract::backend::rules::failing_key::{self, KeyState};
+use outbox_contract::backend::{Bucket, KeyTransition, RowId, Step, Transitioned};
+use outbox_contract::{Failure, KeyId, MessageId, Route, Timestamp};
 use sqlx::Row;
 use sqlx::query::Query;
-use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection, SqlitePool};
+use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection, SqlitePool, SqliteRow};
+use uuid::Uuid;
 
-use crate::lease::{micros, now};
+use crate::lease::now;
 use crate::settle::Rows;
 use crate::sql;
 
@@ -19,21 +21,9 @@ pub(crate) struct KeyIn<'a> {
     pub(crate) connection: &'a mut SqliteConnection,
     pub(crate) route: &'a Route,
     pub(crate) key: &'a KeyId,
+    /// The bucket that the key's row gets, if it has none yet.
+    pub(crate) bucket: Bucket,
     pub(crate) now: i64,
-}
-
-/// A failing key's row.
-pub(crate) struct KeyState {
-    pub(crate) version: i64,
-    pub(crate) held: bool,
-    failing: Option<Vec<u8>>,
-}
-
-/// Failures of a message: their number, the first and the last time.
-struct Failed<'a> {
-    attempts: u32,
-    first: &'a Failure,
-    last: &'a Failure,
 }
 
 pub(crate) async fn transition(
@@ -48,7 +38,8 @@ pub(crate) async fn transition(
     let now = now(&mut tx).await?;
     let mut answers = Vec::with_capacity(transitions.len());
     for transition in transitions {
-        let key = KeyIn { connection: &mut tx, route: &transition.route, key: &transition.key, now };
+        let KeyTransition { route, key, bucket, .. } = transition;
+        let key = KeyIn { connection: &mut tx, route, key, bucket: *bucket, now };
         answers.push(key.transition(transition, history).await?);
     }
     tx.commit().await?;
@@ -65,27 +56,18 @@ impl KeyIn<'_> {
             return Ok(Transitioned::LeaseLost);
         }
         let state = self.state().await?;
-        if transition.version.is_some() && transition.version != state.as_ref().map(|state| state.version) {
+        let step = &transition.step;
+        if failing_key::is_stale(state.as_ref(), transition) || !self.move_messages(step, history).await? {
             return Ok(Transitioned::Stale);
         }
-        match &transition.step {
-            Step::Fail { row, attempts, first, last, then, behind } => {
-                let failed = Failed { attempts: *attempts, first, last };
-                self.fail(transition, state, *row, &failed, *then, behind).await
-            }
-            Step::Park { rows } => {
-                let Some(state) = state else { return Ok(Transitioned::Stale) };
-                self.park(rows).await?;
-                // The same state: a running retry need not restart because more messages were
-                // parked behind it.
-                Ok(Transitioned::Done(Some(state.version)))
-            }
-            Step::Bury { row, reason, attempts, first, last } => {
-                let failed = Failed { attempts: *attempts, first, last };
-                self.bury(state, *row, reason, &failed).await
-            }
-            Step::Resume { delivered } => self.resume(state, delivered, history).await,
-        }
+        let first = match failing_key::depends_on_first(state.as_ref(), step) {
+            true => self.first_parked().await?,
+            false => None,
+        };
+        let version = self.next_version().await?;
+        let next = failing_key::after(state.clone(), step, first, version, self.instant());
+        self.put(state.as_ref(), next.as_ref()).await?;
+        Ok(Transitioned::Done(next.map(|state| state.version)))
     }
 
     async fn holds_lease(&mut self, transition: &KeyTransition) -> Result<bool, sqlx::Error> {
@@ -100,51 +82,32 @@ impl KeyIn<'_> {
         Ok(held.is_some())
     }
 
-    async fn fail(
-        &mut self,
-        transition: &KeyTransition,
-        state: Option<KeyState>,
-        row: RowId,
-        failed: &Failed<'_>,
-        then: Then,
-        behind: &[RowId],
-    ) -> Result<Transitioned, sqlx::Error> {
+    /// Moves the messages of a step. False: its own message is neither hot nor parked, and nothing
+    /// has changed.
+    async fn move_messages(&mut self, step: &Step, history: bool) -> Result<bool, sqlx::Error> {
+        match step {
+            Step::Fail { row, behind, .. } => {
+                let is_there = self.is_there(*row).await?;
+                if is_there {
+                    let rows: Vec<RowId> = [*row].into_iter().chain(behind.iter().copied()).collect();
+                    self.park(&rows).await?;
+                }
+                Ok(is_there)
+            }
+            Step::Park { rows } => self.park(rows).await.map(|()| true),
+            Step::Bury { row, .. } => self.bury(*row, step).await,
+            Step::Resume { delivered } => self.deliver(delivered, history).await.map(|()| true),
+        }
+    }
+
+    async fn is_there(&mut self, row: RowId) -> Result<bool, sqlx::Error> {
         let place = self
             .key_query(sql::WHERE_IS)
             .bind(row.position.0)
             .bind(&row.id.as_uuid().as_bytes()[..])
             .fetch_one(&mut *self.connection)
             .await?;
-        if !place.try_get::<bool, _>("hot")? && !place.try_get::<bool, _>("parked")? {
-            return Ok(Transitioned::Stale);
-        }
-        let rows: Vec<RowId> = [row].into_iter().chain(behind.iter().copied()).collect();
-        self.park(&rows).await?;
-        let version = self.next_version().await?;
-        let is_first = self.first_parked().await? == Some(row.id.as_uuid().as_bytes().to_vec());
-        if state.is_some() && !is_first {
-            // The first message decides the key's state; a later one that failed too just waits
-            // behind it.
-            self.key_query(sql::KEY_VERSION).bind(version).execute(&mut *self.connection).await?;
-            return Ok(Transitioned::Done(Some(version)));
-        }
-        let (held, next) = match then {
-            Then::RetryAfter(delay) => (false, Some(self.now.saturating_add(micros(delay)))),
-            Then::Hold => (true, None),
-        };
-        self.key_query(sql::KEY_FAIL)
-            .bind(transition.bucket.0)
-            .bind(version)
-            .bind(held)
-            .bind(next)
-            .bind(&row.id.as_uuid().as_bytes()[..])
-            .bind(failed.attempts)
-            .bind(failed.first.to_text())
-            .bind(failed.last.to_text())
-            .bind(self.now)
-            .execute(&mut *self.connection)
-            .await?;
-        Ok(Transitioned::Done(Some(version)))
+        Ok(place.try_get("hot")? || place.try_get("parked")?)
     }
 
     /// Moves messages of the key from the hot table to the parked ones; skips missing ones.
@@ -160,64 +123,45 @@ impl KeyIn<'_> {
         Ok(())
     }
 
-    async fn bury(
-        &mut self,
-        state: Option<KeyState>,
-        row: RowId,
-        reason: &str,
-        failed: &Failed<'_>,
-    ) -> Result<Transitioned, sqlx::Error> {
+    async fn bury(&mut self, row: RowId, step: &Step) -> Result<bool, sqlx::Error> {
         let rows = Rows::new(&[row]);
-        if self.bury_from(sql::BURY_PENDING, row, reason, failed).await? {
+        if self.bury_from(sql::BURY_PENDING, row, step).await? {
             sqlx::query(sql::SETTLE)
                 .bind(&rows.positions)
                 .bind(&rows.ids)
                 .execute(&mut *self.connection)
                 .await?;
-        } else if self.bury_from(sql::BURY_PARKED, row, reason, failed).await? {
+        } else if self.bury_from(sql::BURY_PARKED, row, step).await? {
             self.remove_parked(&rows).await?;
         } else {
-            return Ok(Transitioned::Stale);
+            return Ok(false);
         }
-        let Some(state) = state else { return Ok(Transitioned::Done(None)) };
-        let version = self.next_version().await?;
-        if state.failing.is_some() && state.failing == self.first_parked().await? {
-            // The buried message was not the first: the first keeps failing.
-            self.key_query(sql::KEY_VERSION).bind(version).execute(&mut *self.connection).await?;
-        } else {
-            self.go_on(version).await?;
-        }
-        Ok(Transitioned::Done(Some(version)))
+        Ok(true)
     }
 
     async fn bury_from(
         &mut self,
         statement: &'static str,
         row: RowId,
-        reason: &str,
-        failed: &Failed<'_>,
+        step: &Step,
     ) -> Result<bool, sqlx::Error> {
+        let Step::Bury { reason, attempts, first, last, .. } = step else { return Ok(false) };
         let buried = sqlx::query(statement)
             .bind(self.route.as_str())
             .bind(row.position.0)
             .bind(&row.id.as_uuid().as_bytes()[..])
-            .bind(reason)
-            .bind(failed.attempts)
-            .bind(failed.first.to_text())
-            .bind(failed.last.to_text())
+            .bind(*reason)
+            .bind(attempts)
+            .bind(first.to_text())
+            .bind(last.to_text())
             .bind(self.now)
             .execute(&mut *self.connection)
             .await?;
         Ok(buried.rows_affected() > 0)
     }
 
-    async fn resume(
-        &mut self,
-        state: Option<KeyState>,
-        delivered: &[RowId],
-        history: bool,
-    ) -> Result<Transitioned, sqlx::Error> {
-        let Some(state) = state else { return Ok(Transitioned::Done(None)) };
+    /// Removes delivered messages from the parked ones; to the history, if one is kept.
+    async fn deliver(&mut self, delivered: &[RowId], history: bool) -> Result<(), sqlx::Error> {
         let rows = Rows::new(delivered);
         if history {
             self.key_query(sql::RESUME_HISTORY)
@@ -227,20 +171,7 @@ impl KeyIn<'_> {
                 .execute(&mut *self.connection)
                 .await?;
         }
-        self.remove_parked(&rows).await?;
-        if self.first_parked().await?.is_none() && !state.held {
-            self.key_query(sql::KEY_REMOVE).execute(&mut *self.connection).await?;
-            return Ok(Transitioned::Done(None));
-        }
-        let version = self.next_version().await?;
-        self.go_on(version).await?;
-        Ok(Transitioned::Done(Some(version)))
-    }
-
-    /// Continues the key with its next message, with zero attempts.
-    async fn go_on(&mut self, version: i64) -> Result<(), sqlx::Error> {
-        self.key_query(sql::KEY_NEXT).bind(version).bind(self.now).execute(&mut *self.connection).await?;
-        Ok(())
+        self.remove_parked(&rows).await
     }
 
     async fn remove_parked(&mut self, rows: &Rows) -> Result<(), sqlx::Error> {
@@ -255,20 +186,45 @@ impl KeyIn<'_> {
     /// Returns the key's row, if it has one.
     pub(crate) async fn state(&mut self) -> Result<Option<KeyState>, sqlx::Error> {
         let row = self.key_query(sql::KEY_STATE).fetch_optional(&mut *self.connection).await?;
-        let state = |row: &sqlx::sqlite::SqliteRow| {
-            Ok(KeyState {
-                version: row.try_get("version")?,
-                held: row.try_get("held")?,
-                failing: row.try_get("failing")?,
-            })
+        row.as_ref().map(read_state).transpose()
+    }
+
+    /// Writes the key's next state, if it differs from the one before.
+    pub(crate) async fn put(
+        &mut self,
+        before: Option<&KeyState>,
+        next: Option<&KeyState>,
+    ) -> Result<(), sqlx::Error> {
+        if before == next {
+            return Ok(());
+        }
+        let query = match next {
+            None => self.key_query(sql::KEY_REMOVE),
+            Some(next) => self
+                .key_query(sql::KEY_PUT)
+                .bind(self.bucket.0)
+                .bind(next.version)
+                .bind(next.held)
+                .bind(next.next_attempt_at.map(Timestamp::as_micros))
+                .bind(next.failing.map(|id| id.as_uuid().as_bytes().to_vec()))
+                .bind(next.attempts)
+                .bind(next.first_failure.as_ref().map(Failure::to_text))
+                .bind(next.last_failure.as_ref().map(Failure::to_text))
+                .bind(next.since.as_micros()),
         };
-        row.as_ref().map(state).transpose()
+        query.execute(&mut *self.connection).await?;
+        Ok(())
     }
 
     /// Returns the id of the first parked message.
-    pub(crate) async fn first_parked(&mut self) -> Result<Option<Vec<u8>>, sqlx::Error> {
+    pub(crate) async fn first_parked(&mut self) -> Result<Option<MessageId>, sqlx::Error> {
         let row = self.key_query(sql::PARKED_FIRST).fetch_optional(&mut *self.connection).await?;
-        row.map(|row| row.try_get("id")).transpose()
+        Ok(row.map(|row| row.try_get::<Vec<u8>, _>("id")).transpose()?.as_deref().and_then(message_id))
+    }
+
+    /// Returns the time of this transaction.
+    pub(crate) const fn instant(&self) -> Timestamp {
+        Timestamp::from_micros(self.now)
     }
 
     /// Returns the number of the key's next state.
@@ -283,4 +239,23 @@ impl KeyIn<'_> {
             .bind(self.key.topic.as_str().to_owned())
             .bind(self.key.key.as_str().to_owned())
     }
+}
+
+pub(crate) fn message_id(bytes: &[u8]) -> Option<MessageId> {
+    Uuid::from_slice(bytes).ok().map(MessageId::from_uuid)
+}
+
+pub(crate) fn read_state(row: &SqliteRow) -> Result<KeyState, sqlx::Error> {
+    let failure =
+        |column: &str| row.try_get::<Option<&str>, _>(column).map(|text| text.and_then(Failure::from_text));
+    Ok(KeyState {
+        version: row.try_get("version")?,
+        held: row.try_get("held")?,
+        next_attempt_at: row.try_get::<Option<i64>, _>("next_attempt_at")?.map(Timestamp::from_micros),
+        failing: row.try_get::<Option<&[u8]>, _>("failing")?.and_then(message_id),
+        attempts: row.try_get("attempts")?,
+        first_failure: failure("first_failure")?,
+        last_failure: failure("last_failure")?,
+        since: row.try_get("since").map(Timestamp::from_micros)?,
+    })
 }

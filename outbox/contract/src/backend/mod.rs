@@ -19,6 +19,7 @@ mod outcome;
 mod raw;
 mod raw_record;
 mod requeue;
+pub mod rules;
 mod store;
 mod stripe;
 mod subscription;

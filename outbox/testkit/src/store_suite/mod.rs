@@ -22,6 +22,7 @@ pub mod inbox;
 pub mod lease;
 pub mod operators;
 pub mod order;
+pub mod rules;
 pub mod schedule;
 pub mod settle;
 pub mod stripes;
@@ -194,6 +195,10 @@ macro_rules! __store_properties {
                 parking_without_a_failing_key_strands_nothing
                 many_steps_in_one_call_are_answered_one_by_one
             }
+            rules {
+                failing_keys_follow_the_rule
+                leases_follow_the_rule
+            }
             fence {
                 an_expired_lease_is_refused
                 a_bucket_that_is_given_up_is_owned_no_longer_than_was_promised
@@ -309,7 +314,7 @@ mod tests {
 
     #[test]
     fn every_property_of_the_suite_is_in_the_list() {
-        let sources = sources! { "append" "order" "stripes" "fetch" "lease" "settle" "failing" "fence" "due" "operators" "dead_letters" "schedule" "inbox" "upkeep" };
+        let sources = sources! { "append" "order" "stripes" "fetch" "lease" "settle" "failing" "rules" "fence" "due" "operators" "dead_letters" "schedule" "inbox" "upkeep" };
         assert_listed(LISTED, sources);
     }
 }

@@ -1,4 +1,4 @@
-//! What has left its key: dead letters, and delivered messages where a history is kept.
+//! Messages that have left their keys: dead letters, and delivered ones if a history is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use outbox_contract::{Failure, Message, Route, Timestamp};
 use super::{Appendable, Tables};
 use crate::locks::LockName;
 
-/// When, and the how-manieth of all: in the order of time, none at the same place as another.
+/// Instant, and number among all: in the order of time, none at the same place as another.
 type When = (Timestamp, u64);
 
 /// Dead letters and history, each by when it came here.
@@ -24,7 +24,7 @@ pub(super) struct Archive {
     count: u64,
 }
 
-/// Why and after what a message became a dead letter.
+/// Reason and record of a message that became a dead letter.
 pub(super) struct Death {
     pub(super) reason: &'static str,
     pub(super) attempts: u32,
@@ -199,7 +199,7 @@ fn listed(letter: &DeadLetter) -> Listed {
     })
 }
 
-/// Whether a filter means this message, set aside at this instant.
+/// Returns true if a filter selects this message, set aside at this instant.
 pub(super) fn covers(filter: &Filter, route: &Route, message: &Message, at: Timestamp) -> bool {
     filter.route.as_ref().is_none_or(|wanted| wanted == route)
         && filter.topic.as_ref().is_none_or(|wanted| *wanted == message.topic)

@@ -74,7 +74,7 @@ impl RouteTables {
     fn row(&self, stored: &Arc<Stored>, key: KeyId, muted: &[Scope]) -> FetchedRow {
         if muted.iter().any(|scope| scope.covers(&key)) {
             FetchedRow::Muted(stored.position)
-        } else if self.keys.contains(&key) {
+        } else if self.keys.get(&key).is_some() {
             FetchedRow::Failing(Waiting {
                 at: stored.row(),
                 key,
@@ -110,14 +110,14 @@ impl RouteTables {
                 due.next = Some(Duration::ZERO);
                 break;
             }
-            let failing = row.failing.filter(|failing| row.first_parked() == Some(*failing));
+            let failing = row.state.failing.filter(|failing| row.first_parked() == Some(*failing));
             due.keys.push(DueKey {
                 key: key.clone(),
                 bucket,
-                version: row.version,
-                failing: failing.map(|row| row.id),
-                attempts: row.attempts,
-                first_failure: row.first.clone(),
+                version: row.state.version,
+                failing,
+                attempts: row.state.attempts,
+                first_failure: row.state.first_failure.clone(),
                 parked,
             });
         }

@@ -61,7 +61,7 @@ impl Tables {
         self.handled_ids.contains(consumer, id)
     }
 
-    /// Whether a message waits on a route, hot or parked, where it was read.
+    /// Returns true if a message waits on a route, hot or parked, where it was read.
     pub(crate) fn waits(&self, route: &Route, stored: &Stored) -> bool {
         let Some(tables) = self.routes.get(route) else { return false };
         let hot = tables.hot.get(&stored.position);
@@ -71,7 +71,7 @@ impl Tables {
         there.is_some_and(|there| there.message.id == stored.message.id)
     }
 
-    /// Whether a consumer may handle a message now, as a transaction sees it that has written this so far.
+    /// Decides whether a consumer may handle a message now, as a transaction sees it that has written this so far.
     ///
     /// A message goes behind those of its key that wait for the consumer and are not handled yet. So one that waits itself is
     /// recorded when everything before it has been, and not before.
@@ -91,7 +91,7 @@ impl Tables {
         let mut first_waiting = None;
         let mut held = false;
         if let Some(tables) = self.routes.get_mut(&route) {
-            held = tables.keys.get(&key).is_some_and(|row| row.held);
+            held = tables.keys.get(&key).is_some_and(|row| row.state.held);
             first_waiting = tables.waiting_of(&key).find(|id| !is_handled(*id));
         }
         // What this transaction has stored itself comes behind all that.

@@ -7,7 +7,7 @@ use outbox_contract::{Route, Timestamp};
 
 use super::{Appendable, Tables};
 
-/// How many messages of a route that nobody serves are looked at for the oldest.
+/// Number of messages of an unserved route among which the oldest is looked for.
 const LOOK: usize = 1_000;
 
 impl Tables {

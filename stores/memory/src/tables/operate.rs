@@ -1,9 +1,11 @@
 //! The verbs of operators on keys, and pauses.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use outbox_contract::admin::{FailingKey, Filter};
 use outbox_contract::backend::Listed;
+use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::{KeyId, MessageId, Route, Timestamp, Topic};
 
 use super::Tables;
@@ -27,7 +29,7 @@ impl Tables {
                     && filter.ids.as_ref().is_none_or(|ids| {
                         row.parked.values().any(|parked| ids.contains(&parked.stored.message.id))
                     })
-                    && is_within(filter, row.since)
+                    && is_within(filter, row.state.since)
             };
             let rows = tables.keys.rows().iter().filter(|(key, row)| means(key, row));
             found.extend(rows.map(|(key, row)| failing_key(route, key, row)));
@@ -52,24 +54,19 @@ impl Tables {
     }
 
     pub(crate) fn hold(&mut self, route: &Route, key: &KeyId, now: Timestamp) {
-        let version = self.version + 1;
-        let tables = self.route(route);
-        if tables.keys.get(key).is_none_or(|row| !row.held) {
-            tables.change(key, now, |row| {
-                row.held = true;
-                row.version = version;
-            });
-            self.version = version;
-        }
+        self.version += 1;
+        let version = self.version;
+        let keys = &mut self.route(route).keys;
+        let (state, parked) = match keys.take(key) {
+            Some(row) => (Some(row.state), row.parked),
+            None => (None, BTreeMap::new()),
+        };
+        keys.put(key, KeyRow { state: failing_key::hold(state, version, now), parked });
     }
 
     pub(crate) fn release_key(&mut self, route: &Route, key: &KeyId, now: Timestamp) -> Result<(), Flowing> {
         let (mut row, version) = self.take_key(route, key)?;
-        row.version = version;
-        row.held = false;
-        row.next_attempt_at = now;
-        row.attempts = 0;
-        row.first = None;
+        row.state = row.state.release(version, now);
         self.route(route).keys.put(key, row);
         Ok(())
     }
@@ -81,27 +78,22 @@ impl Tables {
         now: Timestamp,
     ) -> Result<Option<MessageId>, Flowing> {
         let (mut row, version) = self.take_key(route, key)?;
-        let first = row.first_parked();
-        let skipped = first
-            .and_then(|first| row.unpark(first).map(|stored| (death(&row, first.id, "skipped"), stored)));
+        let skipped = row.parked.pop_first().map(|(_, parked)| {
+            let id = parked.stored.message.id;
+            self.archive.bury(route, parked.stored, death(&row.state, id, "skipped"), now);
+            id
+        });
         if skipped.is_some() {
-            row.forget_departed();
-            row.version = version;
-            row.held = false;
-            row.next_attempt_at = now;
+            row.state = row.state.skip(version, now);
         }
         self.route(route).keys.put(key, row);
-        Ok(skipped.map(|(death, stored)| {
-            let id = stored.message.id;
-            self.archive.bury(route, stored, death, now);
-            id
-        }))
+        Ok(skipped)
     }
 
     pub(crate) fn discard(&mut self, route: &Route, key: &KeyId, now: Timestamp) -> Result<u64, Flowing> {
         let (row, _) = self.take_key(route, key)?;
         for parked in row.parked.values() {
-            let death = death(&row, parked.stored.message.id, "discarded");
+            let death = death(&row.state, parked.stored.message.id, "discarded");
             self.archive.bury(route, Arc::clone(&parked.stored), death, now);
         }
         Ok(row.parked.len() as u64)
@@ -124,23 +116,19 @@ impl Tables {
     }
 }
 
-/// How an operator's decision ends a message: with the record of its attempts, if it is the one that was tried.
-fn death(row: &KeyRow, id: MessageId, reason: &'static str) -> Death {
-    if row.failing.is_some_and(|failing| failing.id == id) {
-        Death { reason, attempts: row.attempts, first: row.first.clone(), last: row.last.clone() }
+/// The end of a message by an operator's decision: with the record of its attempts, if it is the one that was tried.
+fn death(state: &KeyState, id: MessageId, reason: &'static str) -> Death {
+    if state.failing == Some(id) {
+        let (first, last) = (state.first_failure.clone(), state.last_failure.clone());
+        Death { reason, attempts: state.attempts, first, last }
     } else {
         Death { reason, attempts: 0, first: None, last: None }
     }
 }
 
 fn failing_key(route: &Route, key: &KeyId, row: &KeyRow) -> FailingKey {
-    let mut failing = FailingKey::new(route.clone(), key.clone(), row.since);
-    failing.held = row.held;
-    failing.next_attempt_at = (!row.held).then_some(row.next_attempt_at);
-    failing.attempts = row.attempts;
-    failing.first_failure = row.first.clone();
-    failing.last_failure = row.last.clone();
+    let mut failing = row.state.clone().failing_key(route.clone(), key.clone());
     failing.parked = row.parked.len() as u64;
-    failing.first = row.first_parked().map(|first| first.id);
+    failing.first = row.first_parked();
     failing
 }

@@ -3,28 +3,29 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use outbox_contract::backend::rules::leases::BucketRow;
 use outbox_contract::backend::{
     BUCKETS, Backlog, Bucket, Position, RelayId, RowId, Stored, StripeId, StripeMark,
 };
 use outbox_contract::{KeyId, MessageId, Timestamp, Topic};
 
 use super::keys::FailingKeys;
-use super::lease::{Ownership, Relay};
+use super::lease::Relay;
 
-/// What there is of one route.
+/// The tables of one route.
 #[derive(Debug, Default)]
 pub(super) struct RouteTables {
-    /// What is to be published. A row that is here has not been confirmed.
+    /// Messages to be published. A row that is here has not been confirmed.
     pub(super) hot: BTreeMap<Position, Arc<Stored>>,
-    /// How many hot rows each bucket has.
+    /// Number of hot rows of each bucket.
     waiting: PerBucket,
-    /// Where the hot rows of each key stand. Kept from the first question on: only a consumer's inbox asks, and no other route pays.
+    /// Positions of the hot rows of each key. Kept from the first question on: only a consumer's inbox asks, and no other route pays.
     by_key: Option<HashMap<KeyId, BTreeSet<Position>>>,
-    /// How far each stripe is committed, where there are stripes.
+    /// Mark of each stripe, where there are stripes.
     pub(super) stripes: BTreeMap<StripeId, StripeMark>,
     pub(super) keys: FailingKeys,
     pub(super) relays: BTreeMap<RelayId, Relay>,
-    pub(super) owners: BTreeMap<Bucket, Ownership>,
+    pub(super) owners: BTreeMap<Bucket, BucketRow>,
     pub(super) paused: bool,
     pub(super) paused_topics: BTreeSet<Topic>,
 }
@@ -79,7 +80,7 @@ impl RouteTables {
         parked.map(|parked| parked.stored.message.id).chain(behind.map(|stored| stored.message.id))
     }
 
-    /// What waits here. Dead letters and scheduled messages are counted elsewhere.
+    /// Counts the waiting messages. Dead letters and scheduled messages are counted elsewhere.
     pub(super) fn backlog(&self, now: Timestamp) -> Backlog {
         let live =
             |bucket: Bucket| self.owners.get(&bucket).is_some_and(|owned| self.owner(owned, now).is_some());
@@ -90,8 +91,8 @@ impl RouteTables {
         let first = if self.stripes.is_empty() { 1 } else { usize::MAX };
         let mut oldest = self.hot.values().take(first).map(|stored| stored.appended_at).min();
         for row in self.keys.rows().values() {
-            backlog.held_keys += u64::from(row.held);
-            backlog.retrying_keys += u64::from(!row.held);
+            backlog.held_keys += u64::from(row.state.held);
+            backlog.retrying_keys += u64::from(!row.state.held);
             backlog.parked += row.parked.len() as u64;
             if let Some(first) = row.parked.values().next() {
                 waiting.insert(first.stored.bucket);
@@ -105,7 +106,7 @@ impl RouteTables {
         backlog
     }
 
-    /// When the oldest of so many hot messages, or parked ones, was appended.
+    /// Returns the time of appending of the oldest of so many hot messages, or parked ones.
     pub(super) fn oldest_of(&self, many: usize) -> Option<Timestamp> {
         let hot = self.hot.values();
         let parked =

@@ -38,13 +38,13 @@ impl Scheduled {
         self.messages.keys().next().map(|(due_at, _)| *due_at)
     }
 
-    /// When the first message of a route is due.
+    /// Returns the due time of the first message of a route.
     pub(super) fn first_of(&self, route: &Route) -> Option<Timestamp> {
         let mut all = self.messages.iter();
         all.find(|(_, (of, _))| of == route).map(|((due_at, _), _)| *due_at)
     }
 
-    /// What is due, the longest first.
+    /// Returns due messages, the longest due first.
     pub(super) fn due(&self, now: Timestamp) -> impl Iterator<Item = (&(Timestamp, u64), &(Route, Message))> {
         self.messages.range(..=(now, u64::MAX))
     }

@@ -7,23 +7,23 @@ use outbox_contract::backend::{RelayId, Stored};
 
 use super::Tables;
 
-/// What a store held at one instant. For tests: it shows what no verb of operators does.
+/// Contents of a store at one instant. For tests: it shows what no admin operation does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// What is to be published, by route and position.
+    /// Messages to be published, by route and position.
     pub hot: Vec<(Route, Arc<Stored>)>,
-    /// What is parked behind failing keys, by route, key and position.
+    /// Messages parked behind failing keys, by route, key and position.
     pub parked: Vec<(Route, Arc<Stored>)>,
-    /// How many keys are failing or held.
+    /// Number of failing and held keys.
     pub failing_keys: usize,
-    /// How many dead letters there are.
+    /// Number of dead letters.
     pub dead: usize,
-    /// How many messages are scheduled.
+    /// Number of scheduled messages.
     pub scheduled: usize,
-    /// How many delivered messages are in the history.
+    /// Number of delivered messages in the history.
     pub history: usize,
-    /// How many ids of handled messages are kept.
+    /// Number of ids of handled messages.
     pub handled_ids: usize,
     /// Every relay that is known, live or not, with its label.
     pub relays: Vec<(Route, RelayId, String)>,

@@ -38,7 +38,7 @@ impl Tables {
         self.route(route).stripes.insert(stripe, mark);
     }
 
-    /// How far the stripes of these buckets are committed.
+    /// Returns the marks of the stripes of these buckets.
     pub(crate) fn stripes(&self, route: &Route, buckets: &BucketSet) -> Vec<StripeMark> {
         let marks = self.routes.get(route).into_iter().flat_map(|tables| &tables.stripes);
         marks.filter(|(stripe, _)| buckets.contains(stripe.bucket())).map(|(_, mark)| *mark).collect()

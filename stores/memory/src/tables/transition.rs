@@ -1,133 +1,91 @@
-//! KeyTransitions: the steps of failing keys, each checked against the lease and the version, then done whole.
+//! Key transitions: the steps of failing keys, each checked against the lease and the version, then
+//! done whole.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use outbox_contract::backend::{KeyTransition, RowId, Step, Stored, Then, Transitioned};
+use outbox_contract::backend::rules::failing_key;
+use outbox_contract::backend::{KeyTransition, Position, RowId, Step, Stored, Transitioned};
 use outbox_contract::{KeyId, Timestamp};
 
 use super::Tables;
 use super::archive::Death;
-use super::keys::KeyRow;
+use super::keys::{KeyRow, Parked, unpark};
 use super::route::RouteTables;
-
-/// What a step did: the state of the key's row, and what has left the route for good.
-struct Done {
-    version: Option<i64>,
-    dead: Option<(Arc<Stored>, Death)>,
-    delivered: Vec<Arc<Stored>>,
-}
-
-impl Done {
-    fn leaving(version: Option<i64>) -> Self {
-        Self { version, dead: None, delivered: Vec::new() }
-    }
-}
 
 impl Tables {
     pub(crate) fn transition(&mut self, transition: &KeyTransition, now: Timestamp) -> Transitioned {
-        let KeyTransition { route, relay, bucket, epoch, key, version, step } = transition;
+        let KeyTransition { route, relay, bucket, epoch, key, step, .. } = transition;
         let Some(tables) = self.routes.get_mut(route) else { return Transitioned::LeaseLost };
         if !tables.holds(*relay, *bucket, *epoch, now) {
             return Transitioned::LeaseLost;
         }
-        let row = tables.keys.get(key).map(|row| row.version);
-        if version.is_some() && *version != row {
-            return Transitioned::Stale;
+        let (state, mut parked) = match tables.keys.take(key) {
+            Some(row) => (Some(row.state), row.parked),
+            None => (None, BTreeMap::new()),
+        };
+        let gone = if failing_key::is_stale(state.as_ref(), transition) {
+            None
+        } else {
+            tables.move_messages(key, &mut parked, step, now)
+        };
+        let next = match gone {
+            Some(_) => {
+                self.version += 1;
+                let first = parked.values().next().map(|parked| parked.stored.message.id);
+                failing_key::after(state, step, first, self.version, now)
+            }
+            None => state,
+        };
+        let version = next.as_ref().map(|state| state.version);
+        if let Some(state) = next {
+            tables.keys.put(key, KeyRow { state, parked });
         }
-        let next = self.version + 1;
-        let Some(done) = tables.step(key, step, next, now) else { return Transitioned::Stale };
-        self.version = next;
-        if let Some((stored, death)) = done.dead {
-            self.archive.bury(route, stored, death, now);
+        let Some(gone) = gone else { return Transitioned::Stale };
+        for stored in gone {
+            match step {
+                Step::Bury { reason, attempts, first, last, .. } => {
+                    let (first, last) = (Some(first.clone()), Some(last.clone()));
+                    self.archive.bury(route, stored, Death { reason, attempts: *attempts, first, last }, now);
+                }
+                _ => self.archive.add_delivered(route, stored, now),
+            }
         }
-        for stored in done.delivered {
-            self.archive.add_delivered(route, stored, now);
-        }
-        Transitioned::Done(done.version)
+        Transitioned::Done(version)
     }
 }
 
 impl RouteTables {
-    /// Does a step; none: it starts from something that is no more.
-    fn step(&mut self, key: &KeyId, step: &Step, next: i64, now: Timestamp) -> Option<Done> {
+    /// Moves the messages of a step. Returns those that have left the route for good; none if the
+    /// step's own message is not there, and nothing has changed.
+    fn move_messages(
+        &mut self,
+        key: &KeyId,
+        parked: &mut BTreeMap<Position, Parked>,
+        step: &Step,
+        now: Timestamp,
+    ) -> Option<Vec<Arc<Stored>>> {
         match step {
-            Step::Fail { row, attempts, first, last, then, behind } => {
-                if !self.is_parked(key, *row) {
+            Step::Fail { row, behind, .. } => {
+                let is_parked = parked.get(&row.position).is_some_and(|at| at.stored.message.id == row.id);
+                if !is_parked {
                     let stored = self.take_hot(key, *row)?;
-                    self.change(key, now, |opened| opened.park(stored, now));
+                    parked.insert(row.position, Parked { stored, at: now });
                 }
-                self.park(key, behind, now);
-                self.change(key, now, |failing| {
-                    failing.version = next;
-                    // What is first decides the key's state; a later one that failed too just waits behind it.
-                    if failing.first_parked() == Some(*row) {
-                        failing.failing = Some(*row);
-                        failing.attempts = *attempts;
-                        failing.first = Some(first.clone());
-                        failing.last = Some(last.clone());
-                        match then {
-                            Then::RetryAfter(delay) => failing.next_attempt_at = now.plus(*delay),
-                            Then::Hold => failing.held = true,
-                        }
-                    }
-                });
-                Some(Done::leaving(Some(next)))
+                self.park(key, parked, behind, now);
+                Some(Vec::new())
             }
             Step::Park { rows } => {
-                let version = self.keys.get(key)?.version;
-                self.park(key, rows, now);
-                // The same state: a retry that is under way need not start again because more has come behind it.
-                Some(Done::leaving(Some(version)))
+                self.park(key, parked, rows, now);
+                Some(Vec::new())
             }
-            Step::Bury { row, reason, attempts, first, last } => {
-                let stored = self.take_parked(key, *row).or_else(|| self.take_hot(key, *row))?;
-                let death = Death {
-                    reason,
-                    attempts: *attempts,
-                    first: Some(first.clone()),
-                    last: Some(last.clone()),
-                };
-                let version = self.keys.contains(key).then(|| {
-                    self.change(key, now, |left| {
-                        left.version = next;
-                        if left.forget_departed() {
-                            left.next_attempt_at = now;
-                        }
-                    });
-                    next
-                });
-                Some(Done { version, dead: Some((stored, death)), delivered: Vec::new() })
+            Step::Bury { row, .. } => {
+                unpark(parked, *row).or_else(|| self.take_hot(key, *row)).map(|stored| vec![stored])
             }
             Step::Resume { delivered } => {
-                let Some(mut row) = self.keys.take(key) else { return Some(Done::leaving(None)) };
-                let delivered = delivered.iter().filter_map(|delivered| row.unpark(*delivered)).collect();
-                let version = if row.parked.is_empty() && !row.held {
-                    None
-                } else {
-                    row.version = next;
-                    row.forget_departed();
-                    row.next_attempt_at = now;
-                    self.keys.put(key, row);
-                    Some(next)
-                };
-                Some(Done { version, dead: None, delivered })
+                Some(delivered.iter().filter_map(|row| unpark(parked, *row)).collect())
             }
         }
-    }
-
-    fn is_parked(&self, key: &KeyId, row: RowId) -> bool {
-        let at = self.keys.get(key).and_then(|failing| failing.parked.get(&row.position));
-        at.is_some_and(|parked| parked.stored.message.id == row.id)
-    }
-
-    fn take_parked(&mut self, key: &KeyId, row: RowId) -> Option<Arc<Stored>> {
-        if !self.is_parked(key, row) {
-            return None;
-        }
-        let mut failing = self.keys.take(key)?;
-        let stored = failing.unpark(row);
-        self.keys.put(key, failing);
-        stored
     }
 
     /// Removes a hot row, if it is there and of this key.
@@ -136,19 +94,12 @@ impl RouteTables {
         self.remove_hot(row)
     }
 
-    /// Moves hot rows behind those parked. Those that are not there are passed over.
-    fn park(&mut self, key: &KeyId, rows: &[RowId], now: Timestamp) {
+    /// Moves hot rows behind those parked. Skips missing ones.
+    fn park(&mut self, key: &KeyId, parked: &mut BTreeMap<Position, Parked>, rows: &[RowId], now: Timestamp) {
         for row in rows {
             if let Some(stored) = self.take_hot(key, *row) {
-                self.change(key, now, |failing| failing.park(stored, now));
+                parked.insert(row.position, Parked { stored, at: now });
             }
         }
-    }
-
-    /// Changes the row of a key, which is opened if it is not there.
-    pub(super) fn change(&mut self, key: &KeyId, now: Timestamp, change: impl FnOnce(&mut KeyRow)) {
-        let mut row = self.keys.take(key).unwrap_or_else(|| KeyRow::opened(now));
-        change(&mut row);
-        self.keys.put(key, row);
     }
 }

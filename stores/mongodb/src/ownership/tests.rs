@@ -47,35 +47,6 @@ fn a_live_relay_loses_nothing_and_a_dead_one_everything() {
 }
 
 #[test]
-fn a_heartbeat_at_the_very_end_of_a_life_is_a_new_life() {
-    let (mut route, relay) = (fresh(), RelayId::new());
-    at(&mut route, 100).beat(&request(relay));
-    let again = at(&mut route, 110).beat(&request(relay));
-    assert!(again.leases.iter().all(|lease| lease.epoch == Epoch(2)), "somebody could have had them");
-}
-
-#[test]
-fn a_share_is_all_buckets_divided_by_the_relays_that_count() {
-    let mut route = fresh();
-    let relays = [RelayId::new(), RelayId::new(), RelayId::new()];
-    let beat = |route: &mut Ownership, millis: i64, relay: usize, available: bool| {
-        let mut request = request(relays[relay]);
-        request.transport_available = available;
-        at(route, millis).beat(&request).fair_share
-    };
-    for relay in 0..3 {
-        beat(&mut route, 100, relay, relay < 2);
-    }
-    assert_eq!(beat(&mut route, 105, 2, false), 86, "unavailable for no longer than a lease counts");
-    beat(&mut route, 108, 0, true);
-    beat(&mut route, 108, 1, true);
-    assert_eq!(beat(&mut route, 111, 2, false), 0);
-    assert_eq!(beat(&mut route, 112, 0, true), 128);
-    assert_eq!(beat(&mut route, 113, 0, false), 128, "for no longer than a lease");
-    assert_eq!(beat(&mut route, 113, 1, false), 86, "nobody does better");
-}
-
-#[test]
 fn what_is_given_up_is_kept_no_longer_than_it_was() {
     let (mut route, first, second) = (fresh(), RelayId::new(), RelayId::new());
     let leases = at(&mut route, 100).beat(&request(first)).leases;

@@ -1,7 +1,7 @@
 -- Failing and held keys, the longest failing first.
 -- ?1 route, ?2 topic, ?3 key (null: any), ?4 ids as hexadecimal (JSON; null: any), ?5 since, ?6 before (null: any), ?7 how many,
 -- ?8 how many to pass over.
-select k.route, k.topic, k.key, k.held, k.next_attempt_at, k.attempts, k.first_failure, k.last_failure, k.since,
+select k.route, k.topic, k.key, k.version, k.held, k.next_attempt_at, k.failing, k.attempts, k.first_failure, k.last_failure, k.since,
        (select count(*) from outbox_parked p where p.route = k.route and p.topic = k.topic and p.order_key = k.key) as parked,
        (select p.id from outbox_parked p where p.route = k.route and p.topic = k.topic and p.order_key = k.key
         order by p.position limit 1) as first

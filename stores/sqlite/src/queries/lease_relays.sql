@@ -1,5 +1,2 @@
--- The live relays of a route: ?1 route, ?2 now. A life that ends implausibly late is none.
-select relay, lasts, unavailable_since, fingerprint
-from outbox_relay
-where route = ?1 and expires_at > ?2 and expires_at <= ?2 + 2 * lasts
-order by relay
+-- The relays of a route, alive or not: ?1 route.
+select relay, expires_at, lasts, unavailable_since, fingerprint from outbox_relay where route = ?1 order by relay

@@ -8,15 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outbox_contract::admin::{Admin, Edit, FailingKey, Filter};
+use outbox_contract::backend::rules::failing_key::{self, KeyState};
+use outbox_contract::backend::rules::leases::{self, BucketRow, Heartbeat, RelayRow};
 use outbox_contract::backend::{
-    Archive, BUCKETS, Backlog, Bucket, BucketSet, Committed, Death, Dedup, Due, DueKey, DueRequest, Epoch,
-    FetchRequest, Fetched, FetchedRow, Frontier, KeyOperation, KeyTransition, Lease, LeaseRequest, Leased,
-    Listed, LowWater, Maintained, Paused, Position, RelayId, RowId, Scope, Steered, Step, Stored, Then,
-    Transitioned, Unserved, View, Waiting, WakeupSignal, inbox_route,
+    Archive, Backlog, Bucket, BucketSet, Committed, Death, Dedup, Due, DueKey, DueRequest, FetchRequest,
+    Fetched, FetchedRow, Frontier, KeyOperation, KeyTransition, Lease, LeaseRequest, Leased, Listed,
+    LowWater, Maintained, Paused, Position, RelayId, RowId, Scope, Steered, Step, Stored, Transitioned,
+    Unserved, View, Waiting, WakeupSignal, inbox_route,
 };
 use outbox_contract::{
-    AppendError, Consumer, Failure, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError,
-    StoreErrorKind, Timestamp, Topic, Transactional, async_trait,
+    AppendError, Consumer, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError, StoreErrorKind,
+    Timestamp, Topic, Transactional, async_trait,
 };
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
@@ -53,41 +55,18 @@ struct RouteTables {
     hot: BTreeMap<Position, Arc<Stored>>,
     /// Failing and held keys, with what is parked behind them.
     keys: BTreeMap<KeyId, KeyRow>,
-    relays: BTreeMap<RelayId, Relay>,
-    owners: BTreeMap<Bucket, Owner>,
+    relays: BTreeMap<RelayId, RelayRow>,
+    buckets: BTreeMap<Bucket, BucketRow>,
     paused: Paused,
 }
 
-#[derive(Clone)]
 struct KeyRow {
-    version: i64,
-    held: bool,
-    next_attempt_at: Timestamp,
-    /// The message that the attempts and failures are about.
-    failing: Option<RowId>,
-    attempts: u32,
-    first: Option<Failure>,
-    last: Option<Failure>,
-    since: Timestamp,
+    state: KeyState,
     /// When each was parked, and the message.
-    parked: BTreeMap<Position, (Timestamp, Arc<Stored>)>,
+    parked: Parked,
 }
 
-struct Relay {
-    expires_at: Timestamp,
-    lasts: Duration,
-    unavailable_since: Option<Timestamp>,
-    fingerprint: i64,
-}
-
-#[derive(Default)]
-struct Owner {
-    relay: Option<RelayId>,
-    epoch: Epoch,
-    low_water: Position,
-    /// End of a bucket that is being given up, whatever its owner's heartbeats.
-    until: Option<Timestamp>,
-}
+type Parked = BTreeMap<Position, (Timestamp, Arc<Stored>)>;
 // ANCHOR_END: tables
 
 impl ToyStore {
@@ -309,7 +288,7 @@ impl Tables {
         let own = tx.appended.iter().filter(|(_, outgoing)| outgoing.route == route);
         let behind = hot.chain(own.map(|(_, outgoing)| &outgoing.message));
         let mut waiting = parked.chain(behind.filter(|waiting| waiting.key_id() == key));
-        let held = row.is_some_and(|row| row.held);
+        let held = row.is_some_and(|row| row.state.held);
         let dedup = match waiting.find(|waiting| !is_handled(&(consumer.clone(), waiting.id))) {
             _ if held => Dedup::OutOfTurn,
             Some(first) if first.id != message.id => Dedup::OutOfTurn,
@@ -369,103 +348,33 @@ fn content_bytes(message: &Message) -> usize {
 }
 
 // ANCHOR: leases
-impl Relay {
-    /// A life that ends later than twice its length from now was given by another clock.
-    fn is_live(&self, now: Timestamp) -> bool {
-        self.expires_at > now && self.expires_at.since(now) <= self.lasts.saturating_mul(2)
-    }
-
-    /// Says whether it counts when shares are computed, while another's transport is available.
-    fn is_of_use(&self, now: Timestamp) -> bool {
-        self.unavailable_since.is_none_or(|since| now.since(since) <= self.lasts)
-    }
-}
-
 impl RouteTables {
     fn owner(&self, bucket: Bucket, now: Timestamp) -> Option<RelayId> {
-        let owner = self.owners.get(&bucket)?;
-        let relay = owner.relay.filter(|_| owner.until.is_none_or(|until| until > now))?;
-        self.relays.get(&relay).is_some_and(|row| row.is_live(now)).then_some(relay)
+        self.buckets.get(&bucket)?.owner(|id| self.relays.get(&id), now)
     }
 
     fn owned(&self, relay: RelayId, now: Timestamp) -> BucketSet {
-        self.owners.keys().copied().filter(|bucket| self.owner(*bucket, now) == Some(relay)).collect()
+        self.buckets.keys().copied().filter(|bucket| self.owner(*bucket, now) == Some(relay)).collect()
     }
 
     fn lease(&mut self, request: &LeaseRequest, now: Timestamp) -> Leased {
-        let mut owned = self.owned(request.relay, now);
-        let before = self.relays.remove(&request.relay);
-        let away = before.as_ref().and_then(|relay| relay.unavailable_since).unwrap_or(now);
-        let ended_at = before.filter(|relay| relay.is_live(now)).map(|relay| relay.expires_at);
-        let relay = Relay {
-            expires_at: now.plus(request.lasts),
-            lasts: request.lasts,
-            unavailable_since: (!request.transport_available).then_some(away),
-            fingerprint: request.fingerprint,
-        };
-        self.relays.insert(request.relay, relay);
-        for (bucket, owner) in &mut self.owners {
-            if owned.contains(*bucket) {
-                owner.low_water = request.low_water.of(*bucket, owner.epoch).unwrap_or(owner.low_water);
-                // Given up: it ends when it would have ended, and later heartbeats do not prolong it.
-                let yields = request.yielding.contains(*bucket);
-                owner.until = yields.then(|| owner.until.or(ended_at)).flatten();
-            } else if owner.relay == Some(request.relay) {
-                // What ran out comes back, if at all, under another epoch.
-                owner.relay = None;
-            }
-        }
-        let (relays, fair_share) = self.fair_share(request.relay, now);
-        for bucket in BucketSet::ALL.without(&owned).without(&request.yielding).iter() {
-            if owned.len() >= fair_share {
-                break;
-            }
-            if self.owner(bucket, now).is_none() {
-                let owner = self.owners.entry(bucket).or_default();
-                (owner.relay, owner.until) = (Some(request.relay), None);
-                owner.epoch = Epoch(owner.epoch.0 + 1);
-                owned.insert(bucket);
-            }
-        }
-        let held = self.owners.iter().filter(|(bucket, _)| owned.contains(**bucket));
-        let lease = |(bucket, owner): (&Bucket, &Owner)| Lease {
-            bucket: *bucket,
-            epoch: owner.epoch,
-            low_water: owner.low_water,
-        };
-        let mut live = self.relays.values().filter(|relay| relay.is_live(now));
-        Leased {
-            leases: held.map(lease).collect(),
-            fair_share,
-            relays,
-            paused: self.paused.clone(),
-            fingerprints_agree: live.all(|relay| relay.fingerprint == request.fingerprint),
-            life: 0,
-        }
-    }
-
-    /// The number of live relays, and of the buckets that are this one's share.
-    fn fair_share(&self, relay: RelayId, now: Timestamp) -> (usize, usize) {
-        let live = || self.relays.iter().filter(|(_, relay)| relay.is_live(now));
-        let any_available = live().any(|(_, relay)| relay.unavailable_since.is_none());
-        let counts = |relay: &Relay| !any_available || relay.is_of_use(now);
-        let counted = live().filter(|(_, relay)| counts(relay)).count();
-        let is_counted = live().any(|(id, row)| *id == relay && counts(row));
-        (live().count(), if is_counted { BUCKETS.div_ceil(counted) } else { 0 })
+        let (relays, buckets) = (self.relays.values().copied(), self.buckets.values().copied());
+        let Heartbeat { relay, changed, mut leased } = leases::heartbeat(relays, buckets, request, now);
+        self.relays.insert(relay.relay, relay);
+        self.put(changed);
+        leased.paused = self.paused.clone();
+        leased
     }
 
     fn give_back(&mut self, relay: RelayId, leases: &[Lease], low_water: &LowWater, leaving: bool) {
-        for lease in leases {
-            if let Some(owner) = self.owners.get_mut(&lease.bucket)
-                && (owner.relay, owner.epoch) == (Some(relay), lease.epoch)
-            {
-                owner.relay = None;
-                owner.low_water = low_water.of(lease.bucket, lease.epoch).unwrap_or(owner.low_water);
-            }
-        }
+        self.put(leases::give_back(self.buckets.values().copied(), relay, leases, low_water));
         if leaving {
             self.relays.remove(&relay);
         }
+    }
+
+    fn put(&mut self, changed: Vec<BucketRow>) {
+        self.buckets.extend(changed.into_iter().map(|row| (row.bucket, row)));
     }
 }
 // ANCHOR_END: leases
@@ -514,19 +423,18 @@ impl RouteTables {
     fn due(&self, request: &DueRequest, now: Timestamp) -> Due {
         let mut due = Due::default();
         let buckets = request.buckets.intersection(&self.owned(request.relay, now));
-        let mut keys: Vec<(&KeyId, &KeyRow)> = self
+        let mut keys: Vec<(Timestamp, &KeyId, &KeyRow)> = self
             .keys
             .iter()
-            .filter(|(key, row)| {
-                let is_asked = buckets.contains(key.bucket()) && !request.except.contains(key);
-                is_asked && !row.held && !is_muted(&request.muted, key)
-            })
+            .filter(|(key, _)| buckets.contains(key.bucket()) && !request.except.contains(key))
+            .filter(|(key, _)| !is_muted(&request.muted, key))
+            .filter_map(|(key, row)| row.state.next_attempt_at.map(|at| (at, key, row)))
             .collect();
-        keys.sort_by_key(|(_, row)| row.next_attempt_at);
+        keys.sort_by_key(|(at, ..)| *at);
         let mut room = request.bytes;
-        for (key, row) in keys {
-            if row.next_attempt_at > now || due.keys.len() >= request.keys.max(1) {
-                due.next = Some(row.next_attempt_at.since(now));
+        for (at, key, row) in keys {
+            if at > now || due.keys.len() >= request.keys.max(1) {
+                due.next = Some(at.since(now));
                 break;
             }
             let mut parked = Vec::new();
@@ -545,10 +453,10 @@ impl RouteTables {
             due.keys.push(DueKey {
                 key: key.clone(),
                 bucket: key.bucket(),
-                version: row.version,
-                failing: row.failing.filter(|failing| row.first() == Some(*failing)).map(|row| row.id),
-                attempts: row.attempts,
-                first_failure: row.first.clone(),
+                version: row.state.version,
+                failing: row.state.failing.filter(|failing| first(&row.parked) == Some(*failing)),
+                attempts: row.state.attempts,
+                first_failure: row.state.first_failure.clone(),
                 parked,
             });
         }
@@ -562,134 +470,70 @@ fn is_muted(muted: &[Scope], key: &KeyId) -> bool {
 // ANCHOR_END: fetch
 
 // ANCHOR: transition
-impl KeyRow {
-    fn opened(now: Timestamp) -> Self {
-        Self {
-            version: 0,
-            held: false,
-            next_attempt_at: now,
-            failing: None,
-            attempts: 0,
-            first: None,
-            last: None,
-            since: now,
-            parked: BTreeMap::new(),
-        }
-    }
-
-    fn first(&self) -> Option<RowId> {
-        self.parked.values().next().map(|(_, stored)| stored.row())
-    }
-
-    fn unpark(&mut self, row: RowId) -> Option<Arc<Stored>> {
-        self.parked.get(&row.position).filter(|(_, stored)| stored.message.id == row.id)?;
-        self.parked.remove(&row.position).map(|(_, stored)| stored)
-    }
-
-    /// Forgets the attempts of a message that is first no more; the next one is tried now.
-    fn forget_departed(&mut self, now: Timestamp) {
-        if self.failing.is_some() && self.failing != self.first() {
-            (self.failing, self.attempts, self.first, self.last) = (None, 0, None, None);
-            self.next_attempt_at = now;
-        }
-    }
-
-    /// The end of a message by an operator: with its attempts, if it is the one that was tried.
-    fn death(&self, row: RowId, reason: &str) -> Death {
-        let reason = reason.to_owned();
-        if self.failing == Some(row) {
-            let (first_failure, last_failure) = (self.first.clone(), self.last.clone());
-            return Death { reason, attempts: self.attempts, first_failure, last_failure };
-        }
-        Death { reason, ..Death::default() }
-    }
-}
-
 impl Tables {
-    /// Checks the lease and the version, and takes the step whole or not at all.
+    /// Checks the lease, and takes the step whole or not at all.
     fn transition(&mut self, transition: &KeyTransition, now: Timestamp) -> Transitioned {
-        let KeyTransition { route, relay, bucket, epoch, key, version, step } = transition;
-        let next = self.last + 1;
+        let KeyTransition { route, relay, bucket, epoch, key, step, .. } = transition;
+        let next = self.next();
         let tables = self.route(route);
-        let is_of_epoch = tables.owners.get(bucket).is_some_and(|owner| owner.epoch == *epoch);
+        let is_of_epoch = tables.buckets.get(bucket).is_some_and(|row| row.epoch == *epoch);
         if !is_of_epoch || tables.owner(*bucket, now) != Some(*relay) {
             return Transitioned::LeaseLost;
         }
-        let there = tables.keys.get(key).map(|row| row.version);
-        if version.is_some() && *version != there {
-            return Transitioned::Stale;
-        }
-        let mut dead = None;
-        let Some(version) = tables.step(key, step, next, now, &mut dead) else { return Transitioned::Stale };
-        self.last = next;
-        if let Some((stored, death)) = dead {
-            self.bury(route, stored, death, now);
+        let (state, mut parked) = tables.take_key(key);
+        let is_stale = failing_key::is_stale(state.as_ref(), transition);
+        let moved = if is_stale { None } else { tables.move_messages(key, &mut parked, step, now) };
+        let state = match moved {
+            Some(_) => failing_key::after(state, step, first(&parked), next, now),
+            None => state,
+        };
+        let version = state.as_ref().map(|state| state.version);
+        tables.keys.extend(state.map(|state| (key.clone(), KeyRow { state, parked })));
+        let Some(buried) = moved else { return Transitioned::Stale };
+        if let Step::Bury { reason, attempts, first, last, .. } = step {
+            for stored in buried {
+                let (first_failure, last_failure) = (Some(first.clone()), Some(last.clone()));
+                let reason = (*reason).to_owned();
+                self.bury(
+                    route,
+                    stored,
+                    Death { reason, attempts: *attempts, first_failure, last_failure },
+                    now,
+                );
+            }
         }
         Transitioned::Done(version)
     }
 }
 
 impl RouteTables {
-    /// Takes a step; `None` if it starts from something that is no more. Returns the row's version.
-    fn step(
+    /// Takes a key out: its state, if it has one, and what is parked behind it.
+    fn take_key(&mut self, key: &KeyId) -> (Option<KeyState>, Parked) {
+        self.keys.remove(key).map_or_else(Default::default, |row| (Some(row.state), row.parked))
+    }
+
+    /// Moves the messages of a step, and returns those that it buries; `None` if its own message is
+    /// not there.
+    fn move_messages(
         &mut self,
         key: &KeyId,
+        parked: &mut Parked,
         step: &Step,
-        next: i64,
         now: Timestamp,
-        dead: &mut Option<(Arc<Stored>, Death)>,
-    ) -> Option<Option<i64>> {
+    ) -> Option<Vec<Arc<Stored>>> {
         match step {
-            Step::Fail { row, attempts, first, last, then, behind } => {
-                if !self.keys.get(key).is_some_and(|failing| failing.has(*row)) {
-                    self.take_hot(key, *row).map(|stored| self.park_one(key, stored, now))?;
-                }
-                self.park(key, behind, now);
-                let failing = self.keys.get_mut(key)?;
-                failing.version = next;
-                // The first one decides the key's state; a later one waits behind it.
-                if failing.first() == Some(*row) {
-                    (failing.failing, failing.attempts) = (Some(*row), *attempts);
-                    (failing.first, failing.last) = (Some(first.clone()), Some(last.clone()));
-                    match then {
-                        Then::RetryAfter(delay) => failing.next_attempt_at = now.plus(*delay),
-                        Then::Hold => failing.held = true,
-                    }
-                }
-                Some(Some(next))
+            Step::Fail { row, behind, .. } => {
+                self.park(key, parked, &[*row], now);
+                parked.get(&row.position).filter(|(_, stored)| stored.message.id == row.id)?;
+                self.park(key, parked, behind, now);
             }
-            Step::Park { rows } => {
-                let version = self.keys.get(key)?.version;
-                self.park(key, rows, now);
-                Some(Some(version))
+            Step::Park { rows } => self.park(key, parked, rows, now),
+            Step::Bury { row, .. } => {
+                return unpark(parked, *row).or_else(|| self.take_hot(key, *row)).map(|stored| vec![stored]);
             }
-            Step::Bury { row, reason, attempts, first, last } => {
-                let parked = self.keys.get_mut(key).and_then(|failing| failing.unpark(*row));
-                let stored = parked.or_else(|| self.take_hot(key, *row))?;
-                let (first_failure, last_failure) = (Some(first.clone()), Some(last.clone()));
-                let reason = (*reason).to_owned();
-                *dead = Some((stored, Death { reason, attempts: *attempts, first_failure, last_failure }));
-                Some(self.keys.get_mut(key).map(|left| {
-                    left.version = next;
-                    left.forget_departed(now);
-                    next
-                }))
-            }
-            Step::Resume { delivered } => {
-                let Some(row) = self.keys.get_mut(key) else { return Some(None) };
-                for delivered in delivered {
-                    row.unpark(*delivered);
-                }
-                if row.parked.is_empty() && !row.held {
-                    self.keys.remove(key);
-                    return Some(None);
-                }
-                row.version = next;
-                row.forget_departed(now);
-                row.next_attempt_at = now;
-                Some(Some(next))
-            }
+            Step::Resume { delivered } => delivered.iter().for_each(|row| drop(unpark(parked, *row))),
         }
+        Some(Vec::new())
     }
 
     /// Removes a hot row, if it is there and of this key.
@@ -699,24 +543,23 @@ impl RouteTables {
     }
 
     /// Moves hot rows behind those parked, and passes over those that are not there.
-    fn park(&mut self, key: &KeyId, rows: &[RowId], now: Timestamp) {
+    fn park(&mut self, key: &KeyId, parked: &mut Parked, rows: &[RowId], now: Timestamp) {
         for row in rows {
             if let Some(stored) = self.take_hot(key, *row) {
-                self.park_one(key, stored, now);
+                parked.insert(row.position, (now, stored));
             }
         }
     }
-
-    fn park_one(&mut self, key: &KeyId, stored: Arc<Stored>, now: Timestamp) {
-        let row = self.keys.entry(key.clone()).or_insert_with(|| KeyRow::opened(now));
-        row.parked.insert(stored.position, (now, stored));
-    }
 }
 
-impl KeyRow {
-    fn has(&self, row: RowId) -> bool {
-        self.parked.get(&row.position).is_some_and(|(_, stored)| stored.message.id == row.id)
-    }
+/// Returns the first parked message.
+fn first(parked: &Parked) -> Option<MessageId> {
+    parked.values().next().map(|(_, stored)| stored.message.id)
+}
+
+fn unpark(parked: &mut Parked, row: RowId) -> Option<Arc<Stored>> {
+    parked.get(&row.position).filter(|(_, stored)| stored.message.id == row.id)?;
+    parked.remove(&row.position).map(|(_, stored)| stored)
 }
 // ANCHOR_END: transition
 
@@ -728,15 +571,10 @@ impl Admin for ToyStore {
             let mut found = Vec::new();
             for (route, key, row) in tables.keys() {
                 let ids = row.parked.values().map(|(_, stored)| stored.message.id);
-                if selects(filter, route, key, ids, row.since) {
-                    let mut failing = FailingKey::new(route.clone(), key.clone(), row.since);
-                    failing.held = row.held;
-                    failing.next_attempt_at = (!row.held).then_some(row.next_attempt_at);
-                    failing.attempts = row.attempts;
-                    failing.first_failure = row.first.clone();
-                    failing.last_failure = row.last.clone();
+                if selects(filter, route, key, ids, row.state.since) {
+                    let mut failing = row.state.clone().failing_key(route.clone(), key.clone());
                     failing.parked = row.parked.len() as u64;
-                    failing.first = row.first().map(|first| first.id);
+                    failing.first = first(&row.parked);
                     found.push(failing);
                 }
             }
@@ -861,38 +699,38 @@ impl Tables {
         operation: KeyOperation,
         now: Timestamp,
     ) -> Option<Steered> {
-        let next = self.next();
-        let keys = &mut self.route(route).keys;
-        if operation == KeyOperation::Hold {
-            let row = keys.entry(key.clone()).or_insert_with(|| KeyRow::opened(now));
-            if !row.held {
-                (row.held, row.version) = (true, next);
-            }
-            return Some(Steered::NOTHING);
-        }
-        let row = keys.get_mut(key)?;
+        let version = self.next();
+        let tables = self.route(route);
+        let (state, mut parked) = tables.take_key(key);
+        let mut put = |state, parked| drop(tables.keys.insert(key.clone(), KeyRow { state, parked }));
         match operation {
-            KeyOperation::Hold | KeyOperation::Release => {
-                (row.held, row.version, row.next_attempt_at) = (false, next, now);
-                (row.attempts, row.first) = (0, None);
+            KeyOperation::Hold => {
+                put(failing_key::hold(state, version, now), parked);
+                Some(Steered::NOTHING)
+            }
+            KeyOperation::Release => {
+                put(state?.release(version, now), parked);
                 Some(Steered::NOTHING)
             }
             KeyOperation::Skip => {
-                let Some(first) = row.first() else { return Some(Steered::NOTHING) };
-                let death = row.death(first, "skipped");
-                let stored = row.unpark(first)?;
-                row.forget_departed(now);
-                (row.held, row.version, row.next_attempt_at) = (false, next, now);
+                let state = state?;
+                let Some((_, (_, stored))) = parked.pop_first() else {
+                    put(state, parked);
+                    return Some(Steered::NOTHING);
+                };
+                let id = stored.message.id;
+                let death = death(&state, id, "skipped");
+                put(state.skip(version, now), parked);
                 self.bury(route, stored, death, now);
-                Some(Steered::skipped(Some(first.id)))
+                Some(Steered::skipped(Some(id)))
             }
             KeyOperation::Discard => {
-                let row = keys.remove(key)?;
-                for (_, stored) in row.parked.values() {
-                    let death = row.death(stored.row(), "discarded");
+                let state = state?;
+                for (_, stored) in parked.values() {
+                    let death = death(&state, stored.message.id, "discarded");
                     self.bury(route, Arc::clone(stored), death, now);
                 }
-                Some(Steered::discarded(row.parked.len() as u64))
+                Some(Steered::discarded(parked.len() as u64))
             }
         }
     }
@@ -907,6 +745,16 @@ impl Tables {
         };
         self.dead.extract_if(.., is_taken).collect()
     }
+}
+
+/// Returns the end of a message by an operator: with its attempts, if it is the one that was tried.
+fn death(state: &KeyState, id: MessageId, reason: &str) -> Death {
+    let reason = reason.to_owned();
+    if state.failing == Some(id) {
+        let (first_failure, last_failure) = (state.first_failure.clone(), state.last_failure.clone());
+        return Death { reason, attempts: state.attempts, first_failure, last_failure };
+    }
+    Death { reason, ..Death::default() }
 }
 
 fn selects_listed(filter: &Filter, listed: &Listed) -> bool {
@@ -979,7 +827,7 @@ impl Tables {
         let parked = || tables.keys.values().flat_map(|row| row.parked.values().map(|(_, stored)| stored));
         backlog.pending = tables.hot.len() as u64;
         backlog.parked = parked().count() as u64;
-        backlog.held_keys = tables.keys.values().filter(|row| row.held).count() as u64;
+        backlog.held_keys = tables.keys.values().filter(|row| row.state.held).count() as u64;
         backlog.retrying_keys = tables.keys.len() as u64 - backlog.held_keys;
         let waiting = || tables.hot.values().chain(parked());
         let buckets: BTreeSet<Bucket> = waiting().map(|stored| stored.bucket).collect();

@@ -48,7 +48,11 @@ async fn messages_above_their_counters_are_told_of() {
         append(store, [message("b")]).await;
         let mark = Position(fixture.number("select max(position) from outbox_message").await);
         store.check().await.unwrap();
-        assert_eq!(warnings.take(), Vec::<String>::new(), "every message is within the counter of its stripe");
+        assert_eq!(
+            warnings.take(),
+            Vec::<String>::new(),
+            "every message is within the counter of its stripe"
+        );
 
         let set_back = "number = 0, position = 0, first_number = 0, first_position = 0";
         fixture.run(&format!("update outbox_stripe set {set_back}")).await;

@@ -1,0 +1,285 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::backend::BucketSet;
+use crate::name::Route;
+
+/// A lease of the tests.
+const LASTS: Duration = Duration::from_millis(10);
+/// The relays of a generated history.
+const RELAYS: usize = 4;
+
+#[derive(Clone, Debug)]
+enum Event {
+    Beat { relay: usize, available: bool, yields: bool, low_water: i64 },
+    GivesBack { relay: usize, most: usize, leaving: bool },
+    Passes(u64),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        5 => (0..RELAYS, prop::bool::weighted(0.8), prop::bool::weighted(0.3), 0..100_i64)
+            .prop_map(|(relay, available, yields, low_water)| Event::Beat { relay, available, yields, low_water }),
+        2 => (0..RELAYS, 0..256_usize, prop::bool::weighted(0.2))
+            .prop_map(|(relay, most, leaving)| Event::GivesBack { relay, most, leaving }),
+        3 => (0..15_u64).prop_map(Event::Passes),
+    ];
+    prop::collection::vec(event, 0..60)
+}
+
+/// The leases that a relay believes to own, each until when.
+type Believes = BTreeMap<Bucket, (Lease, Timestamp)>;
+
+struct World {
+    relays: BTreeMap<RelayId, RelayRow>,
+    buckets: BTreeMap<Bucket, BucketRow>,
+    ids: Vec<RelayId>,
+    believe: Vec<Believes>,
+    now: Timestamp,
+}
+
+fn request(relay: RelayId) -> LeaseRequest {
+    LeaseRequest {
+        relay,
+        label: "test".to_owned(),
+        route: Route::default(),
+        lasts: LASTS,
+        transport_available: true,
+        fingerprint: 0,
+        low_water: LowWater::default(),
+        yielding: BucketSet::EMPTY,
+    }
+}
+
+fn mark<'l>(leases: impl IntoIterator<Item = &'l Lease>, position: i64) -> LowWater {
+    let covered = leases.into_iter().map(|lease| (lease.bucket, lease.epoch)).collect();
+    LowWater { position: Position(position), covered, life: 0 }
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            relays: BTreeMap::new(),
+            buckets: BTreeMap::new(),
+            ids: (0..RELAYS).map(|_| RelayId::new()).collect(),
+            believe: vec![Believes::default(); RELAYS],
+            now: Timestamp::from_micros(1_000_000),
+        }
+    }
+
+    fn passes(&mut self, millis: u64) {
+        self.now = self.now.plus(Duration::from_millis(millis));
+    }
+
+    fn beat_with(&mut self, request: &LeaseRequest) -> Leased {
+        let relays = self.relays.values().copied();
+        let beat = heartbeat(relays, self.buckets.values().copied(), request, self.now);
+        self.relays.insert(request.relay, beat.relay);
+        self.buckets.extend(beat.changed.iter().map(|row| (row.bucket, *row)));
+        beat.leased
+    }
+
+    fn beat(&mut self, relay: usize) -> Leased {
+        let request = request(self.ids[relay]);
+        self.beat_and_believe(relay, &request)
+    }
+
+    /// A heartbeat, checked against what all relays believe.
+    fn beat_and_believe(&mut self, relay: usize, request: &LeaseRequest) -> Leased {
+        let before = self.buckets.clone();
+        let leased = self.beat_with(request);
+        let now = self.now;
+        for (other, believes) in self.believe.iter().enumerate() {
+            let is_live = |lease: &Lease| believes.get(&lease.bucket).is_some_and(|(_, until)| *until > now);
+            assert!(other == relay || !leased.leases.iter().any(is_live), "a bucket has two owners");
+        }
+        let believed = std::mem::take(&mut self.believe[relay]);
+        for (bucket, (_, until)) in &believed {
+            let is_kept = leased.leases.iter().any(|lease| lease.bucket == *bucket);
+            assert!(is_kept || *until <= now, "a live relay loses nothing");
+        }
+        let mut kept = 0;
+        for lease in &leased.leases {
+            let was = before.get(&lease.bucket).map_or(Epoch(0), |row| row.epoch);
+            let mut until = now.plus(request.lasts);
+            match believed.get(&lease.bucket).filter(|(before, _)| before.epoch == lease.epoch) {
+                Some((_, had_until)) => {
+                    assert!(*had_until > now, "what comes back after an end has another epoch");
+                    kept += 1;
+                    if request.yielding.contains(lease.bucket) {
+                        until = *had_until;
+                    }
+                }
+                None => {
+                    assert_eq!(lease.epoch, Epoch(was.0 + 1), "an acquired bucket has the next epoch");
+                    assert!(!request.yielding.contains(lease.bucket), "what is given up is not acquired");
+                }
+            }
+            self.believe[relay].insert(lease.bucket, (*lease, until));
+        }
+        assert!(leased.leases.len() <= kept.max(leased.fair_share), "no more than a share is acquired");
+        leased
+    }
+
+    fn gives_back(&mut self, relay: usize, most: usize, leaving: bool) {
+        let given: Vec<Lease> = self.believe[relay].values().map(|(lease, _)| *lease).take(most).collect();
+        let rows = self.buckets.values().copied();
+        let changed = give_back(rows, self.ids[relay], &given, &mark(&given, 5));
+        self.buckets.extend(changed.iter().map(|row| (row.bucket, *row)));
+        self.believe[relay].retain(|_, (lease, _)| !given.contains(lease));
+        if leaving {
+            self.relays.remove(&self.ids[relay]);
+            self.believe[relay] = Believes::default();
+        }
+    }
+
+    fn happens(&mut self, event: &Event) {
+        match *event {
+            Event::Beat { relay, available, yields, low_water } => {
+                let mut request = request(self.ids[relay]);
+                let believed = &self.believe[relay];
+                request.transport_available = available;
+                request.low_water = mark(believed.values().map(|(lease, _)| lease), low_water);
+                if yields {
+                    request.yielding = believed.keys().copied().take(5).collect();
+                }
+                let before = self.buckets.clone();
+                self.beat_and_believe(relay, &request);
+                for (bucket, row) in &self.buckets {
+                    let was = before.get(bucket).map_or(Position(0), |row| row.low_water);
+                    assert!(row.low_water == was || row.low_water == Position(low_water));
+                }
+            }
+            Event::GivesBack { relay, most, leaving } => self.gives_back(relay, most, leaving),
+            Event::Passes(millis) => self.passes(millis),
+        }
+    }
+
+    fn after(events: &[Event]) -> Self {
+        let mut world = Self::new();
+        events.iter().for_each(|event| world.happens(event));
+        world
+    }
+
+    fn owner(&self, bucket: u8) -> Option<RelayId> {
+        self.buckets[&Bucket(bucket)].owner(|id| self.relays.get(&id), self.now)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_bucket_has_two_owners_and_epochs_grow(events in events()) {
+        World::after(&events);
+    }
+
+    #[test]
+    fn a_relay_that_is_left_alone_owns_everything(events in events(), relay in 0..RELAYS) {
+        let mut world = World::after(&events);
+        world.passes(11);
+        prop_assert_eq!(world.beat(relay).leases.len(), BUCKETS, "what the dead had is taken over");
+    }
+
+    #[test]
+    fn relays_come_to_share_fairly(events in events()) {
+        let mut world = World::after(&events);
+        for _ in 0..3 {
+            for relay in 0..RELAYS {
+                let leased = world.beat(relay);
+                world.gives_back(relay, leased.leases.len().saturating_sub(leased.fair_share), false);
+            }
+        }
+        for relay in 0..RELAYS {
+            let leased = world.beat(relay);
+            prop_assert_eq!((leased.leases.len(), leased.fair_share, leased.relays), (64, 64, RELAYS));
+        }
+    }
+}
+
+#[test]
+fn a_lease_that_ends_implausibly_late_is_none() {
+    let mut world = World::new();
+    world.beat(0);
+    world.now = Timestamp::from_micros(1_000_000 - 10_001);
+    assert_eq!(world.owner(0), None, "more than twice its length");
+    world.now = Timestamp::from_micros(1_000_000 - 10_000);
+    assert_eq!(world.owner(0), Some(world.ids[0]));
+}
+
+#[test]
+fn a_heartbeat_at_the_very_end_of_a_life_is_a_new_life() {
+    let mut world = World::new();
+    world.beat(0);
+    world.passes(10);
+    assert!(world.beat(0).leases.iter().all(|lease| lease.epoch == Epoch(2)), "others could have had them");
+}
+
+#[test]
+fn a_relay_without_transport_for_longer_than_a_lease_does_not_count() {
+    let mut world = World::new();
+    let beat = |world: &mut World, relay: usize, transport_available: bool| {
+        let request = LeaseRequest { transport_available, ..request(world.ids[relay]) };
+        world.beat_with(&request).fair_share
+    };
+    for relay in 0..3 {
+        beat(&mut world, relay, relay < 2);
+    }
+    world.passes(5);
+    assert_eq!(beat(&mut world, 2, false), 86);
+    beat(&mut world, 0, true);
+    beat(&mut world, 1, true);
+    world.passes(5);
+    assert_eq!(beat(&mut world, 2, false), 86, "for no longer than a lease");
+    world.passes(1);
+    assert_eq!(beat(&mut world, 2, false), 0);
+    assert_eq!(beat(&mut world, 0, true), 128);
+    assert_eq!(beat(&mut world, 0, false), 128);
+    assert_eq!(beat(&mut world, 1, false), 86, "nobody does better");
+}
+
+#[test]
+fn what_is_given_up_is_kept_no_longer_than_it_was() {
+    let mut world = World::new();
+    world.beat(0);
+    let gives_up = LeaseRequest { yielding: BucketSet::from_iter([Bucket(3)]), ..request(world.ids[0]) };
+    world.passes(5);
+    world.beat_with(&gives_up);
+    assert_eq!(world.owner(3), Some(world.ids[0]), "until then it is still its own");
+    world.passes(3);
+    world.beat_with(&gives_up);
+    world.passes(2);
+    let taken = world.beat(1).leases;
+    assert_eq!(taken.iter().map(|lease| lease.bucket).collect::<Vec<_>>(), [Bucket(3)]);
+}
+
+#[test]
+fn a_low_water_mark_is_of_the_leases_that_it_covers() {
+    let mut world = World::new();
+    let leases = world.beat(0).leases;
+    world.gives_back(0, 100, false);
+    // It does not know yet that it has the first ones again, under the next epoch.
+    let high = LeaseRequest { low_water: mark(&leases, 9), ..request(world.ids[0]) };
+    let again = world.beat_with(&high).leases;
+    assert_eq!((again[0].low_water, again[100].low_water), (Position(5), Position(9)));
+    assert_eq!(world.beat_with(&high).leases, again, "it covers none of what was acquired with it");
+}
+
+#[test]
+fn only_the_owner_gives_back_under_its_own_epoch() {
+    let mut world = World::new();
+    let leases = world.beat(0).leases;
+    let rows = || world.buckets.values().copied();
+    let stale: Vec<Lease> = leases.iter().map(|lease| Lease { epoch: Epoch(9), ..*lease }).collect();
+    assert_eq!(give_back(rows(), world.ids[0], &stale, &mark(&stale, 50)), []);
+    assert_eq!(give_back(rows(), world.ids[1], &leases, &mark(&leases, 50)), []);
+    assert_eq!(give_back(rows(), world.ids[0], &leases[..2], &mark(&leases, 50)).len(), 2);
+}
+
+#[test]
+fn the_longest_lease_can_be_added_to_an_instant() {
+    let mut world = World::new();
+    let forever = LeaseRequest { lasts: Duration::MAX, ..request(world.ids[0]) };
+    assert_eq!(world.beat_with(&forever).leases.len(), BUCKETS);
+    assert_eq!(world.owner(7), Some(world.ids[0]));
+}
