@@ -20,7 +20,7 @@ use crate::fetch::number;
 use crate::key::{KeyIn, MAX_DISCARDED, STATE, message_id, read_state, take_versions};
 use crate::lease::now;
 use crate::line::in_transaction;
-use crate::row::Raw;
+use crate::row::raw;
 use crate::sql;
 use crate::store::MySqlStore;
 
@@ -117,7 +117,7 @@ impl Admin for MySqlStore {
         };
         let columns = format!("{message}, t.route, {}{own}", table.time);
         self.look_at_messages(view.name(), (table, &columns), filter, |row| {
-            let listed = Listed::new(route(row, OWN)?, Raw::new(row).presentable(), instant(row, OWN + 1)?);
+            let listed = Listed::new(route(row, OWN)?, raw(row).presentable(), instant(row, OWN + 1)?);
             if view != View::DeadLetters {
                 return Ok(listed);
             }
@@ -169,7 +169,7 @@ impl Admin for MySqlStore {
         let choose_and_append = async |connection: &mut MySqlConnection| {
             let row = choose.build().persistent(false).fetch_optional(&mut *connection).await?;
             let Some(row) = row else { return Ok(None) };
-            let message = match Raw::new(&row).edited(edit) {
+            let message = match raw(&row).edited(edit) {
                 Ok(message) => message,
                 Err(wrong) => return Ok(Some(Err(wrong))),
             };
@@ -247,7 +247,7 @@ impl MySqlStore {
     }
 
     async fn discard_parked(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        let discard = async |key: &mut KeyIn<'_>, state| key.discard(state).await;
+        let discard = async |key: &mut KeyIn<'_>, state: KeyState| key.discard(&state).await;
         let mut all = self.with_key("discard", (route, key), discard).await?;
         let mut last = all;
         while last == MAX_DISCARDED {

@@ -8,7 +8,7 @@ use sqlx::{MySql, QueryBuilder, Row};
 
 use crate::fetch::number;
 use crate::line::in_snapshot;
-use crate::row::Column;
+use crate::row::COUNT;
 use crate::store::MySqlStore;
 
 /// The columns of a message in their places.
@@ -16,7 +16,7 @@ pub(crate) const MESSAGE: &str = "t.position, t.id, t.stripe, t.number, t.topic,
                        t.payload, t.occurred_at, t.appended_at";
 
 /// The first column of a statement's own.
-pub(crate) const OWN: usize = Column::COUNT;
+pub(crate) const OWN: usize = COUNT;
 
 /// A table that is looked at through a filter, as `t`.
 pub(crate) struct Table {

@@ -9,7 +9,7 @@ use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Executor, Row, SqlSafeStr};
 
 use crate::error::{ALTERED, NOT_MIGRATED, of_beginning, store_error};
-use crate::migrate::{NEEDED, too_new, version};
+use crate::migrate::{MIGRATIONS, version};
 use crate::{fetch, promote, sql, transition};
 
 /// Indexes that a promise needs, with their columns: for order, for uniqueness, or so that what waits costs nothing and is not locked.
@@ -39,12 +39,7 @@ pub(crate) async fn check(connection: &mut MySqlConnection) -> Result<(), StoreE
     let failed = |error| store_error(OPERATION, error);
     server(connection, OPERATION).await?;
     let version = version(connection).await.map_err(failed)?;
-    if version > NEEDED {
-        return Err(too_new(OPERATION, version));
-    }
-    if version < NEEDED {
-        return Err(StoreError::new(StoreErrorKind::NotMigrated, OPERATION, NOT_MIGRATED));
-    }
+    MIGRATIONS.check(OPERATION, version, NOT_MIGRATED)?;
     let wrong = wrong_parts(connection).await.map_err(failed)?;
     if !wrong.is_empty() {
         return Err(altered(&wrong.join("; ")));

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::fetch::{held, not_muted, number};
 use crate::line::in_snapshot;
-use crate::row::Raw;
+use crate::row::raw;
 use crate::sql;
 
 pub(crate) async fn due(connection: &mut MySqlConnection, request: &DueRequest) -> Result<Due, sqlx::Error> {
@@ -137,7 +137,7 @@ async fn read_key(
             .bind(key.key.as_str().as_bytes())
             .bind(last);
         for row in &query.fetch_all(connection).await? {
-            match Raw::new(row).message() {
+            match raw(row).message(None) {
                 Ok(stored) => parked.push(stored),
                 // Only what could be read is parked, so somebody changed it since. Its key waits, and is seen to wait.
                 Err(not) => {

@@ -8,17 +8,18 @@ use outbox_contract::Route;
 use outbox_contract::backend::{
     Bucket, BucketSet, FetchRequest, Fetched, FetchedRow, Position, RelayId, Scope, StripeId,
 };
+use outbox_store_sql::Column;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Row, ValueRef};
 
-use crate::row::{Column, Raw};
+use crate::row::{COUNT, Raw, index, raw, raw_with_content};
 use crate::sql;
 
 /// A larger payload does not come along with its row but is read on its own: what is behind the bound of bytes was sent all the same.
 const MAX_BYTES_ALONG: usize = 64 * 1024;
 
-const STATE: usize = Column::COUNT;
-const SIZE: usize = Column::COUNT + 1;
+const STATE: usize = COUNT;
+const SIZE: usize = COUNT + 1;
 
 const FAILING: i64 = 1;
 const MUTED: i64 = 2;
@@ -86,7 +87,7 @@ pub(crate) async fn fetch(
     for row in &rows {
         let state: i64 = row.try_get_unchecked(STATE)?;
         if has_content(row, state)? {
-            fetched.push(classify(&Raw::new(row), state));
+            fetched.push(classify(&raw(row), state));
         } else {
             fetched.extend(read_content(connection, request, row, state).await?);
         }
@@ -164,7 +165,7 @@ pub(crate) fn not_muted(topic: &str, key: &str, scopes: &[Scope]) -> String {
 
 /// Returns true if the content of a row in this state came along with it.
 fn has_content(row: &MySqlRow, state: i64) -> Result<bool, sqlx::Error> {
-    let is_there = |column: Column| row.try_get_raw(column as usize).map(|value| !value.is_null());
+    let is_there = |column: Column| row.try_get_raw(index(column)).map(|value| !value.is_null());
     match state {
         MUTED => Ok(true),
         FAILING => is_there(Column::Headers),
@@ -179,7 +180,7 @@ async fn read_content(
     row: &MySqlRow,
     state: i64,
 ) -> Result<Option<FetchedRow>, sqlx::Error> {
-    let at = Raw::new(row).waiting().at;
+    let at = raw(row).waiting().at;
     let content = sqlx::query(sql::CONTENT)
         .bind(request.route.as_str().as_bytes())
         .bind(at.position.0)
@@ -188,14 +189,14 @@ async fn read_content(
         .await?;
     let Some(content) = content else { return Ok(None) };
     let (headers, payload) = (content.try_get_unchecked(0)?, content.try_get_unchecked(1)?);
-    Ok(Some(classify(&Raw::with_content(row, headers, payload), state)))
+    Ok(Some(classify(&raw_with_content(row, headers, payload), state)))
 }
 
 fn classify(raw: &Raw<'_>, state: i64) -> FetchedRow {
     if state == MUTED {
         return FetchedRow::Muted(raw.position());
     }
-    match raw.message() {
+    match raw.message(None) {
         // What is no message becomes a dead letter even where its key is failing: parked, it could never go out.
         Err(not) => FetchedRow::Malformed(not.waiting, not.reason),
         Ok(_) if state == FAILING => FetchedRow::Failing(raw.waiting()),

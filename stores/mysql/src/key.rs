@@ -86,12 +86,12 @@ impl KeyIn<'_> {
 
     /// Turns as many parked messages into dead letters as one transaction moves. Returns their number. When they were the last the key flows again; until
     /// then it is held, so that none of the others goes out.
-    pub(crate) async fn discard(&mut self, state: KeyState) -> Result<u64, sqlx::Error> {
+    pub(crate) async fn discard(&mut self, state: &KeyState) -> Result<u64, sqlx::Error> {
         let most = i64::try_from(MAX_DISCARDED).unwrap_or(i64::MAX);
         let discarded = self.parked_to_dead("discarded", most).await?;
         let is_part = discarded == MAX_DISCARDED;
         let next = is_part.then(|| state.clone().discard_in_part(self.next_version, self.instant()));
-        self.put(Some(&state), next.as_ref()).await?;
+        self.put(Some(state), next.as_ref()).await?;
         Ok(discarded)
     }
 

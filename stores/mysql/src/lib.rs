@@ -32,5 +32,5 @@ mod transition;
 mod unserved;
 
 pub use config::MySqlOptions;
-pub use migrate::Migration;
+pub use outbox_store_sql::Migration;
 pub use store::MySqlStore;

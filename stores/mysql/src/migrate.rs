@@ -1,6 +1,7 @@
 //! Making the tables, and bringing them to this version.
 
-use outbox_contract::{StoreError, StoreErrorKind};
+use outbox_contract::StoreError;
+use outbox_store_sql::{Migration, Migrations};
 use sqlx::Row;
 use sqlx::mysql::MySqlConnection;
 
@@ -8,25 +9,9 @@ use crate::check;
 use crate::error::{number, store_error};
 use crate::line::run;
 
-/// One step from one version of the tables to the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Migration {
-    /// The version that it makes, from 1.
-    pub version: i64,
-    /// Its purpose, in a word.
-    pub name: &'static str,
-    /// Its statements. Each can be run again, since the server commits each by itself; the last one records the version, so that any migration
-    /// tool can run it.
-    pub sql: &'static str,
-}
-
-/// Every migration, in order. Never changed once released.
-pub(crate) const MIGRATIONS: &[Migration] =
-    &[Migration { version: 1, name: "create", sql: include_str!("../migrations/0001_create.sql") }];
-
-/// The version that this code needs.
-pub(crate) const NEEDED: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+/// Every migration, in order. Never changed once released. Each of their statements can be run again, since the server commits each by itself.
+pub(crate) const MIGRATIONS: Migrations =
+    Migrations(&[Migration::new(1, "create", include_str!("../migrations/0001_create.sql"))]);
 
 const OPERATION: &str = "migrate";
 
@@ -41,10 +26,7 @@ pub(crate) async fn migrate(connection: &mut MySqlConnection) -> Result<(), Stor
     let failed = |error| store_error(OPERATION, error);
     check::server(connection, OPERATION).await?;
     let version = version(connection).await.map_err(failed)?;
-    if version > NEEDED {
-        return Err(too_new(OPERATION, version));
-    }
-    for migration in MIGRATIONS.iter().filter(|migration| migration.version > version) {
+    for migration in MIGRATIONS.pending(OPERATION, version)? {
         let mut conflicts = 0;
         while let Err(error) = run(connection, migration.sql).await {
             conflicts += 1;
@@ -52,11 +34,7 @@ pub(crate) async fn migrate(connection: &mut MySqlConnection) -> Result<(), Stor
                 return Err(failed(error));
             }
         }
-        tracing::info!(
-            version = migration.version,
-            name = migration.name,
-            "the tables of the outbox were migrated"
-        );
+        migration.done();
     }
     Ok(())
 }
@@ -77,12 +55,4 @@ pub(crate) async fn version(connection: &mut MySqlConnection) -> Result<i64, sql
         .fetch_one(connection)
         .await?
         .try_get_unchecked(0)
-}
-
-pub(crate) fn too_new(operation: &'static str, version: i64) -> StoreError {
-    StoreError::new(
-        StoreErrorKind::SchemaTooNew,
-        operation,
-        format!("the tables are of version {version}, and this program knows {NEEDED}; upgrade the program"),
-    )
 }

@@ -1,10 +1,10 @@
 //! Dead letters and delivered messages on their way back, in one transaction. Dead letters that the database refuses stay.
 
+use outbox_contract::StoreError;
 use outbox_contract::backend::Requeue;
-use outbox_contract::{MessageId, StoreError};
+use outbox_store_sql::dead_letter_name;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{MySql, QueryBuilder, Row};
-use uuid::Uuid;
 
 use crate::again::{Chosen, append_again, chosen};
 use crate::error::is_refusal;
@@ -64,11 +64,7 @@ impl MySqlStore {
     }
 }
 
-/// A dead letter by its id, if that is one.
+/// Returns the name of a dead letter.
 fn name(row: &MySqlRow) -> Result<String, sqlx::Error> {
-    let id: &[u8] = row.try_get_unchecked(5)?;
-    Ok(match Uuid::from_slice(id) {
-        Ok(id) => MessageId::from_uuid(id).to_string(),
-        Err(_) => format!("one with the id {:?}", id.escape_ascii().to_string()),
-    })
+    row.try_get_unchecked(5).map(dead_letter_name)
 }

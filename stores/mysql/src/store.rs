@@ -10,6 +10,7 @@ use outbox_contract::backend::{
     WakeupSignal,
 };
 use outbox_contract::{Route, Store, StoreError, StoreErrorKind, async_trait};
+use outbox_store_sql::Migration;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions};
 
 use crate::cluster::Kind;
@@ -17,7 +18,7 @@ use crate::config::MySqlOptions;
 use crate::error::store_error;
 use crate::line::{Line, Way, run};
 use crate::lines::Lines;
-use crate::migrate::{self, MIGRATIONS, Migration};
+use crate::migrate::{self, MIGRATIONS};
 use crate::stripes::{self, KnownRoutes};
 use crate::transactions::ROLL_BACK_AND_RESTORE;
 use crate::{below, check, due, fetch, history, lease, maintain, settle, transition, unserved};
@@ -191,7 +192,7 @@ impl MySqlStore {
     /// The statements that make the tables, for those who run them with a tool of their own: each once, in order.
     #[must_use]
     pub const fn migrations() -> &'static [Migration] {
-        MIGRATIONS
+        MIGRATIONS.0
     }
 
     pub(crate) fn lines(&self) -> &Lines {

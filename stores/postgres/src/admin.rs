@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::error::store_error;
 use crate::fetch::number;
-use crate::row::Raw;
+use crate::row::raw;
 use crate::store::PostgresStore;
 
 /// Maximum number of messages that one transaction discards: a relay that parks another one behind
@@ -162,7 +162,7 @@ impl Admin for PostgresStore {
             View::Scheduled => (&sql.browse_scheduled, "due_at"),
         };
         self.look(view.name(), self.page(statement, filter), |row| {
-            let listed = Listed::new(route(row)?, Raw::new(row).presentable(), instant(row, at)?);
+            let listed = Listed::new(route(row)?, raw(row).presentable(), instant(row, at)?);
             let has_died = view == View::DeadLetters;
             Ok(Some(if has_died { listed.with_death(death(row)?) } else { listed }))
         })
@@ -209,9 +209,7 @@ impl Admin for PostgresStore {
         let failed = |error| store_error(OPERATION, error);
         let query = self.filtered(&self.sql().edit_choose, &filter.first());
         let chosen = self
-            .look(OPERATION, query, |row| {
-                Ok(Some((row.try_get::<i64, _>("number")?, Raw::new(row).edited(edit))))
-            })
+            .look(OPERATION, query, |row| Ok(Some((row.try_get::<i64, _>("number")?, raw(row).edited(edit)))))
             .await?;
         let Some((number, edited)) = chosen.into_iter().next() else { return Ok(None) };
         let message = edited.map_err(|wrong| StoreError::new(StoreErrorKind::Invalid, OPERATION, wrong))?;

@@ -13,7 +13,7 @@ use sqlx::{Executor, Row};
 use crate::below;
 use crate::config::PostgresOptions;
 use crate::error::{ALTERED, NOT_MIGRATED, store_error};
-use crate::migrate::{NEEDED, too_new, version};
+use crate::migrate::{MIGRATIONS, version};
 use crate::settings;
 use crate::sql::Statements;
 use crate::visible::{hindrances, partitions_of_others};
@@ -92,18 +92,13 @@ pub(crate) async fn check(
         same_outbox(connection, pool).await?;
     }
     let version = version(connection, options).await.map_err(failed)?;
-    if version > NEEDED {
-        return Err(too_new(OPERATION, version));
-    }
     if version == 0
         && options.schema.is_none()
         && let Some(elsewhere) = settings::elsewhere(connection).await.map_err(failed)?
     {
         return Err(StoreError::new(StoreErrorKind::NotMigrated, OPERATION, elsewhere));
     }
-    if version < NEEDED {
-        return Err(StoreError::new(StoreErrorKind::NotMigrated, OPERATION, NOT_MIGRATED));
-    }
+    MIGRATIONS.check(OPERATION, version, NOT_MIGRATED)?;
     let missing = missing_parts(connection, options).await.map_err(failed)?;
     if !missing.is_empty() {
         return Err(altered(&missing.join("; ")));

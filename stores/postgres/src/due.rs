@@ -15,7 +15,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
 use crate::fetch::{Muted, bits, number};
-use crate::row::Raw;
+use crate::row::raw;
 use crate::sql::Statements;
 
 /// A key, and the parked messages of it that are within the bounds.
@@ -156,7 +156,7 @@ fn complete(chosen: Chosen, messages: &HashMap<(i64, Uuid), PgRow>) -> Option<Du
 }
 
 fn read(key: &KeyId, row: &PgRow) -> Option<Arc<Stored>> {
-    match Raw::new(row).message(None) {
+    match raw(row).message(None) {
         Ok(stored) => Some(stored),
         // Only readable rows are parked, so another program changed it since. Its key waits
         // visibly.

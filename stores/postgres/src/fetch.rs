@@ -8,11 +8,12 @@ use std::time::Duration;
 use outbox_contract::backend::{
     BucketSet, FetchRequest, Fetched, FetchedRow, Position, RowId, Scope, Stored,
 };
+use outbox_store_sql::Column;
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 
 use crate::error::{answered_by_a_standby, content_is_hidden};
-use crate::row::{Column, Raw};
+use crate::row::{Raw, raw, raw_with_content};
 use crate::settle::Rows;
 use crate::sql::Statements;
 
@@ -84,24 +85,21 @@ async fn read(
 ) -> Result<Page, sqlx::Error> {
     let rows = read_rows(connection, sql, request).await?;
     let Taken { rows, is_cut, reached, walked } = take(&rows, request)?;
-    let without: Vec<RowId> = rows
-        .iter()
-        .filter(|(_, _, is_whole)| !is_whole)
-        .map(|(row, ..)| Raw::new(row).waiting().at)
-        .collect();
+    let without: Vec<RowId> =
+        rows.iter().filter(|(_, _, is_whole)| !is_whole).map(|(row, ..)| raw(row).waiting().at).collect();
     let content = read_content(connection, sql, &without).await?;
     let mut full = is_cut;
     let mut fetched: Vec<FetchedRow> = Vec::with_capacity(rows.len());
     let mut before = None;
     for (row, state, is_whole) in rows {
         let raw = if is_whole {
-            Raw::new(row)
-        } else if let Some(content) = content.get(&Raw::new(row).position().0) {
-            Raw::with_content(row, content.try_get_unchecked(1)?, content.try_get_unchecked(2)?)
+            raw(row)
+        } else if let Some(content) = content.get(&raw(row).position().0) {
+            raw_with_content(row, content.try_get_unchecked(1)?, content.try_get_unchecked(2)?)
         } else {
             // Settled in the meantime, or invisible to the second statement. Only the statement
             // that shows rows can tell which: the page ends here.
-            let position = Raw::new(row).position();
+            let position = raw(row).position();
             if fetched.is_empty() {
                 return Ok(Page::Hidden(position));
             }

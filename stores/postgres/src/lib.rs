@@ -31,5 +31,5 @@ mod weed;
 mod writers;
 
 pub use config::PostgresOptions;
-pub use migrate::Migration;
+pub use outbox_store_sql::Migration;
 pub use store::PostgresStore;

@@ -1,34 +1,20 @@
 //! Creation of the tables, and their migration to this version.
 
-use outbox_contract::{StoreError, StoreErrorKind};
+use outbox_contract::StoreError;
+use outbox_store_sql::{Migration, Migrations};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::config::PostgresOptions;
 use crate::error::{code, store_error};
 
-/// One step from one version of the tables to the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Migration {
-    /// The version after it, from 1.
-    pub version: i64,
-    /// Its purpose, in a word.
-    pub name: &'static str,
-    /// Its statements. The last one records the version, so that any migration tool can run it.
-    pub sql: &'static str,
-}
-
 /// Every migration, in order. Never changed once released.
-pub(crate) const MIGRATIONS: &[Migration] = &[
-    Migration { version: 1, name: "tables", sql: include_str!("../migrations/0001_tables.sql") },
-    Migration { version: 2, name: "append", sql: include_str!("../migrations/0002_append.sql") },
-    Migration { version: 3, name: "relay", sql: include_str!("../migrations/0003_relay.sql") },
-    Migration { version: 4, name: "operate", sql: include_str!("../migrations/0004_operate.sql") },
-];
-
-/// The version that this code needs.
-pub(crate) const NEEDED: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+pub(crate) const MIGRATIONS: Migrations = Migrations(&[
+    Migration::new(1, "tables", include_str!("../migrations/0001_tables.sql")),
+    Migration::new(2, "append", include_str!("../migrations/0002_append.sql")),
+    Migration::new(3, "relay", include_str!("../migrations/0003_relay.sql")),
+    Migration::new(4, "operate", include_str!("../migrations/0004_operate.sql")),
+]);
 
 /// Advisory lock of migrations: of several programs that migrate a database at once, one does it
 /// and the others wait. Other programs are unlikely to lock this number.
@@ -67,19 +53,12 @@ async fn in_transaction(connection: &mut PgConnection, options: &PostgresOptions
         run(connection, format!("set local search_path to \"{schema}\"")).await.map_err(failed)?;
     }
     let version = version(connection, options).await.map_err(failed)?;
-    if version > NEEDED {
-        return Err(too_new(OPERATION, version));
-    }
-    for migration in MIGRATIONS.iter().filter(|migration| migration.version > version) {
+    for migration in MIGRATIONS.pending(OPERATION, version)? {
         sqlx::raw_sql(migration.sql)
             .execute(&mut *connection)
             .await
             .map_err(|error| misfit(migration, error))?;
-        tracing::info!(
-            version = migration.version,
-            name = migration.name,
-            "the tables of the outbox were migrated"
-        );
+        migration.done();
     }
     Ok(())
 }
@@ -88,11 +67,8 @@ fn misfit(migration: &Migration, error: sqlx::Error) -> StoreError {
     // An object of that name exists, or one is missing, that the earlier migrations did not create.
     const MISFITS: [&str; 6] = ["42P07", "42710", "42723", "42P01", "42703", "42883"];
     if code(&error).is_some_and(|code| MISFITS.contains(&code.as_str())) {
-        let words = format!(
-            "migration {:04}_{} conflicts with the existing tables; remove the objects in its way, or restore the tables",
-            migration.version, migration.name
-        );
-        return StoreError::new(StoreErrorKind::SchemaAltered, OPERATION, words).with_source(error);
+        let remedy = "; remove the objects in its way, or restore the tables";
+        return migration.conflicts(OPERATION, remedy).with_source(error);
     }
     store_error(OPERATION, error)
 }
@@ -120,14 +96,6 @@ pub(crate) async fn version(
         .fetch_one(&mut *connection)
         .await?
         .try_get(0)
-}
-
-pub(crate) fn too_new(operation: &'static str, version: i64) -> StoreError {
-    StoreError::new(
-        StoreErrorKind::SchemaTooNew,
-        operation,
-        format!("the tables have version {version}, and this program supports {NEEDED}; upgrade the program"),
-    )
 }
 
 /// Runs statements without values.

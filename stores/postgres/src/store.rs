@@ -11,6 +11,7 @@ use outbox_contract::backend::{
     LowWater, Maintained, OpenWriters, RelayId, RowId, Transitioned, Unserved, Wakeup, WakeupSignal, Writers,
 };
 use outbox_contract::{Route, Store, StoreError, StoreErrorKind, async_trait};
+use outbox_store_sql::Migration;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 use uuid::Uuid;
@@ -20,7 +21,7 @@ use crate::config::PostgresOptions;
 use crate::error::{idled_out, is_sound, store_error};
 use crate::line::{Line, connect};
 use crate::lines::{Door, Lines};
-use crate::migrate::{self, MIGRATIONS, Migration};
+use crate::migrate::{self, MIGRATIONS};
 use crate::notifier::{Notifier, Way};
 use crate::sql::Statements;
 use crate::transactions::commit_and_begin;
@@ -195,7 +196,7 @@ impl PostgresStore {
     /// run each once, in order, with the schema of the outbox first in the `search_path`.
     #[must_use]
     pub const fn migrations() -> &'static [Migration] {
-        MIGRATIONS
+        MIGRATIONS.0
     }
 
     pub(crate) fn lines(&self) -> &Lines {

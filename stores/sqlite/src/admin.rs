@@ -18,7 +18,7 @@ use crate::deduplicate::id_list;
 use crate::error::store_error;
 use crate::lease::now;
 use crate::requeue::{self, chosen};
-use crate::row::Raw;
+use crate::row::raw;
 use crate::sql;
 use crate::store::SqliteStore;
 use crate::transition::{KeyIn, message_id, read_state};
@@ -167,7 +167,7 @@ impl Admin for SqliteStore {
             View::Scheduled => (sql::BROWSE_SCHEDULED, "due_at"),
         };
         self.look(view.name(), messages(statement, filter), |row| {
-            let listed = Listed::new(route(row)?, Raw::new(row).presentable(), instant(row, at)?);
+            let listed = Listed::new(route(row)?, raw(row).presentable(), instant(row, at)?);
             let has_died = view == View::DeadLetters;
             Ok(Some(if has_died { listed.with_death(death(row)?) } else { listed }))
         })
@@ -202,7 +202,7 @@ impl Admin for SqliteStore {
         let choose = filtered(sql::EDIT_CHOOSE, &filter.first());
         let Some(row) = choose.fetch_optional(&mut *tx).await.map_err(failed)? else { return Ok(None) };
         let number: i64 = row.try_get("number").map_err(failed)?;
-        let message = Raw::new(&row)
+        let message = raw(&row)
             .edited(edit)
             .map_err(|wrong| StoreError::new(StoreErrorKind::Invalid, OPERATION, wrong))?;
         correct(&mut tx, number, &message).await.map_err(failed)?;
@@ -260,7 +260,7 @@ impl SqliteStore {
     }
 
     async fn discard_parked(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        let discard = async |key: &mut KeyIn<'_>, state| key.discard(state).await;
+        let discard = async |key: &mut KeyIn<'_>, state: KeyState| key.discard(&state).await;
         let mut last = self.with_key("discard", (route, key), discard).await?;
         let mut all = last;
         while last == u64::from(MAX_DISCARDED) {
@@ -313,12 +313,12 @@ impl KeyIn<'_> {
     /// Turns parked messages into dead letters, up to the limit of one transaction. Returns their
     /// number. When they were the last the key flows again; until then it is held, so that none of
     /// the others is sent.
-    async fn discard(&mut self, state: KeyState) -> Result<u64, sqlx::Error> {
+    async fn discard(&mut self, state: &KeyState) -> Result<u64, sqlx::Error> {
         let discarded = self.parked_to_dead("discarded", i64::from(MAX_DISCARDED)).await?;
         let version = self.next_version().await?;
         let is_part = discarded == u64::from(MAX_DISCARDED);
         let next = is_part.then(|| state.clone().discard_in_part(version, self.instant()));
-        self.put(Some(&state), next.as_ref()).await?;
+        self.put(Some(state), next.as_ref()).await?;
         Ok(discarded)
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::fetch::{Muted, bucket_list};
-use crate::row::Raw;
+use crate::row::raw;
 use crate::sql;
 
 pub(crate) async fn due(pool: &SqlitePool, request: &DueRequest) -> Result<Due, sqlx::Error> {
@@ -94,7 +94,7 @@ async fn read_key(
             .fetch_all(connection)
             .await?;
         for row in &rows {
-            match Raw::new(row).message() {
+            match raw(row).message(None) {
                 Ok(stored) => parked.push(stored),
                 // Only readable rows are parked, so another program changed it since. Its key waits
                 // visibly.

@@ -8,7 +8,7 @@ use sqlx::{Row, ValueRef};
 
 use crate::error::store_error;
 use crate::pools::Pools;
-use crate::row::Raw;
+use crate::row::{Raw, raw, raw_with_content};
 use crate::sql;
 
 /// Maximum size of a payload that is returned with its row; a larger one is read separately: the
@@ -121,7 +121,7 @@ const MAX_WALKED: i64 = 200_000;
 
 fn decode(row: SqliteRow) -> Result<Decoded, sqlx::Error> {
     let state: i64 = row.try_get("state")?;
-    let raw = Raw::new(&row);
+    let raw = raw(&row);
     if state == MUTED {
         return Ok(Decoded::Whole(FetchedRow::Muted(raw.position())));
     }
@@ -133,7 +133,7 @@ fn decode(row: SqliteRow) -> Result<Decoded, sqlx::Error> {
 }
 
 fn classify(raw: &Raw<'_>, state: i64) -> FetchedRow {
-    match raw.message() {
+    match raw.message(None) {
         // An undecodable row becomes a dead letter even if its key is failing: parked, it could
         // never be sent.
         Err(not) => FetchedRow::Malformed(not.waiting, not.reason),
@@ -147,15 +147,16 @@ async fn read_content(
     connection: &mut SqliteConnection,
     row: &SqliteRow,
 ) -> Result<Option<FetchedRow>, sqlx::Error> {
-    let waiting = Raw::new(row).waiting();
+    let waiting = raw(row).waiting();
     let content = sqlx::query(sql::CONTENT)
         .bind(waiting.at.position.0)
         .bind(&waiting.at.id.as_uuid().as_bytes()[..])
         .fetch_optional(connection)
         .await?;
     let Some(content) = content else { return Ok(None) };
-    let (headers, payload) = (content.try_get_unchecked("headers")?, content.try_get_unchecked("payload")?);
-    Ok(Some(classify(&Raw::with_content(row, headers, payload), row.try_get("state")?)))
+    let (headers, payload): (&[u8], &[u8]) =
+        (content.try_get_unchecked("headers")?, content.try_get_unchecked("payload")?);
+    Ok(Some(classify(&raw_with_content(row, headers, payload), row.try_get("state")?)))
 }
 
 /// Assigns buckets to rows of programs that compute none, the oldest first. Returns true if there

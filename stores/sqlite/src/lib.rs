@@ -23,5 +23,5 @@ mod transactions;
 mod transition;
 
 pub use config::{Durability, SqliteOptions};
-pub use migrate::Migration;
+pub use outbox_store_sql::Migration;
 pub use store::SqliteStore;

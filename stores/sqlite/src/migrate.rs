@@ -1,30 +1,16 @@
 //! The tables: their creation, and the check that they are those of this version.
 
 use outbox_contract::{StoreError, StoreErrorKind};
+use outbox_store_sql::{Migration, Migrations};
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use sqlx::{Connection, Executor, Row, SqlSafeStr};
 
 use crate::error::{ALTERED, NOT_MIGRATED, is_unavailable, store_error};
 use crate::sql;
 
-/// One step from one version of the tables to the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Migration {
-    /// The version after it, from 1.
-    pub version: i64,
-    /// Its purpose, in a word.
-    pub name: &'static str,
-    /// Its statements. The last one records the version, so that any migration tool can run it.
-    pub sql: &'static str,
-}
-
 /// Every migration, in order. Never changed once released.
-pub(crate) const MIGRATIONS: &[Migration] =
-    &[Migration { version: 1, name: "create", sql: include_str!("../migrations/0001_create.sql") }];
-
-/// The version that this code needs.
-const NEEDED: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+pub(crate) const MIGRATIONS: Migrations =
+    Migrations(&[Migration::new(1, "create", include_str!("../migrations/0001_create.sql"))]);
 
 /// Parts without which promises fail though statements do not: the partial indexes, and positions
 /// that never come back.
@@ -47,29 +33,14 @@ pub(crate) async fn migrate(pool: &SqlitePool) -> Result<(), StoreError> {
     let failed = |error| store_error(OPERATION, error);
     let mut tx = pool.begin_with(sql::BEGIN).await.map_err(failed)?;
     let version = version(&mut tx).await.map_err(failed)?;
-    if version > NEEDED {
-        return Err(too_new(OPERATION, version));
-    }
-    for migration in MIGRATIONS.iter().filter(|migration| migration.version > version) {
+    for migration in MIGRATIONS.pending(OPERATION, version)? {
         sqlx::raw_sql(migration.sql).execute(&mut *tx).await.map_err(|error| {
             if is_unavailable(&error) {
                 return failed(error);
             }
-            StoreError::new(
-                StoreErrorKind::SchemaAltered,
-                OPERATION,
-                format!(
-                    "migration {:04}_{} conflicts with the existing tables",
-                    migration.version, migration.name
-                ),
-            )
-            .with_source(error)
+            migration.conflicts(OPERATION, "").with_source(error)
         })?;
-        tracing::info!(
-            version = migration.version,
-            name = migration.name,
-            "the tables of the outbox were migrated"
-        );
+        migration.done();
     }
     tx.commit().await.map_err(failed)
 }
@@ -80,12 +51,7 @@ pub(crate) async fn check(pool: &SqlitePool) -> Result<(), StoreError> {
     let failed = |error| store_error(OPERATION, error);
     let mut connection = pool.acquire().await.map_err(failed)?;
     let version = version(&mut connection).await.map_err(failed)?;
-    if version > NEEDED {
-        return Err(too_new(OPERATION, version));
-    }
-    if version < NEEDED {
-        return Err(StoreError::new(StoreErrorKind::NotMigrated, OPERATION, NOT_MIGRATED));
-    }
+    MIGRATIONS.check(OPERATION, version, NOT_MIGRATED)?;
     let altered =
         |what: &str| StoreError::new(StoreErrorKind::SchemaAltered, OPERATION, format!("{ALTERED} ({what})"));
     for (part, has) in PARTS {
@@ -132,12 +98,4 @@ async fn version(connection: &mut SqliteConnection) -> Result<i64, sqlx::Error> 
         .fetch_one(&mut *connection)
         .await?;
     row.try_get(0)
-}
-
-fn too_new(operation: &'static str, version: i64) -> StoreError {
-    StoreError::new(
-        StoreErrorKind::SchemaTooNew,
-        operation,
-        format!("the tables have version {version}, and this program supports {NEEDED}; upgrade the program"),
-    )
 }

@@ -1,11 +1,11 @@
 //! Dead letters on their way back, in one transaction: those that the database refuses stay.
 
+use outbox_contract::StoreError;
 use outbox_contract::backend::{Bucket, Requeue};
-use outbox_contract::{MessageId, StoreError};
+use outbox_store_sql::dead_letter_name;
 use sqlx::Row;
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection, SqliteRow};
-use uuid::Uuid;
 
 use crate::error::{CONSTRAINT, code, store_error};
 use crate::sql;
@@ -47,7 +47,7 @@ impl SqliteStore {
             let rows = choose.fetch_all(&mut *tx).await?;
             let mut named = Vec::with_capacity(rows.len());
             for (chosen, row) in chosen(&rows)?.into_iter().zip(&rows) {
-                named.push((chosen, name(row.try_get_unchecked("id")?)));
+                named.push((chosen, dead_letter_name(row.try_get_unchecked("id")?)));
             }
             let mut requeue = Requeue::new(named);
             while let Some(some) = requeue.next() {
@@ -78,12 +78,4 @@ impl SqliteStore {
 fn refusal(error: &sqlx::Error) -> Option<String> {
     let refused = error.as_database_error().filter(|_| code(error) == Some(CONSTRAINT))?;
     Some(refused.message().to_owned())
-}
-
-/// A dead letter by its id, if that is one.
-fn name(id: &[u8]) -> String {
-    match Uuid::from_slice(id) {
-        Ok(id) => MessageId::from_uuid(id).to_string(),
-        Err(_) => format!("one with the id {:?}", id.escape_ascii().to_string()),
-    }
 }

@@ -3,16 +3,7 @@
 //! One list, so that `check` can have the database compile all of them: a statement that compiles
 //! has the tables and columns it needs.
 
-macro_rules! statements {
-    ($($constant:ident = $file:literal;)*) => {
-        $(pub(crate) const $constant: &str = include_str!(concat!("queries/", $file, ".sql"));)*
-
-        /// Every statement, with the name of its file.
-        pub(crate) const ALL: &[(&str, &str)] = &[$(($file, $constant),)*];
-    };
-}
-
-statements! {
+outbox_store_sql::statements! {
     DEDUPLICATE = "deduplicate";
     DEDUPLICATE_FIRST = "deduplicate_first";
     DEDUPLICATE_WAITS = "deduplicate_waits";
@@ -108,18 +99,8 @@ mod tests {
 
     #[test]
     fn every_file_of_queries_is_a_statement_and_says_what_it_is() {
-        let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/queries");
-        let mut files: Vec<String> = std::fs::read_dir(directory)
-            .unwrap()
-            .map(|file| file.unwrap().file_name().into_string().unwrap())
-            .collect();
-        files.sort();
-        let mut named: Vec<String> = ALL.iter().map(|(name, _)| format!("{name}.sql")).collect();
-        named.sort();
-        assert_eq!(files, named);
-        for (name, sql) in ALL {
-            assert!(sql.starts_with("-- "), "{name}");
-        }
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/queries");
+        assert_eq!(outbox_store_sql::statements::unlisted(folder, ALL).unwrap(), Vec::<String>::new());
     }
 
     #[test]

@@ -10,11 +10,12 @@ use outbox_contract::backend::{
     LowWater, Maintained, RelayId, RowId, Transitioned, Unserved, WakeupSignal,
 };
 use outbox_contract::{Route, Store, StoreError, StoreErrorKind, async_trait};
+use outbox_store_sql::Migration;
 use sqlx::sqlite::SqlitePool;
 
 use crate::config::SqliteOptions;
 use crate::error::store_error;
-use crate::migrate::{self, MIGRATIONS, Migration};
+use crate::migrate::{self, MIGRATIONS};
 use crate::pools::Pools;
 use crate::{below, due, fetch, lease, maintain, settle, transition};
 
@@ -152,7 +153,7 @@ impl SqliteStore {
     /// Returns the statements that create the tables, for users with a migration tool of their own.
     #[must_use]
     pub const fn migrations() -> &'static [Migration] {
-        MIGRATIONS
+        MIGRATIONS.0
     }
 
     pub(crate) fn pools(&self) -> &Pools {
