@@ -278,7 +278,7 @@ impl<'r, S: Transactional> ModelKey<'r, S> {
     /// Compares everything that can be seen of the key.
     async fn compare(&self) {
         let store = &self.relay.store;
-        let filter = || Filter { key: Some(self.key.key.clone()), ..Filter::default() };
+        let filter = || Filter { key: Some(self.key.key.clone()), ..Filter::all_routes() };
         let keys = store.failing_keys(&filter()).await.expect("failing keys are listed");
         let seen = keys.iter().map(|key| {
             let later = key.next_attempt_at.map(|at| at.since(key.since) >= LATER / 2);
