@@ -155,7 +155,7 @@ fn tests_may_not_name_more_than_the_table_says() {
 fn a_problem_says_what_would_be_allowed() {
     house().dev("outbox-store-sqlite", "outbox-engine").has(&[
         "outbox-store-sqlite depends on outbox-engine in its tests; it may depend on: outbox-contract (all that a store knows), \
-         outbox-testkit in its tests (it runs the store suite), outbox-servers in its tests (its tests run against real servers)",
+         outbox-store-sql (the common parts of SQL stores), outbox-testkit in its tests (it runs the store suite), outbox-servers in its tests (its tests run against real servers)",
     ]);
     house()
         .arrow("outbox-contract", "outbox-derive")
