@@ -11,8 +11,8 @@ pub use outbox_derive::DomainEvent;
 #[doc(inline)]
 pub use outbox_engine::{
     Aggregate, EventHandler, EventLog, HandlerContext, HandlerError, Health, Inbox, InboxHandle, Mediator,
-    MessageHandler, Mode, Relay, RelayHandle, Service, ServiceHandle, StartError, Status, UnitOfWork,
-    UnknownType, VersionMismatch, WorkError,
+    Mode, Relay, RelayHandle, Service, ServiceHandle, StartError, Status, UnitOfWork, UnknownType,
+    VersionMismatch, WorkError,
 };
 
 // Names used by derived code: see the crate `outbox-derive`.
@@ -118,7 +118,7 @@ pub mod sqlite {
     pub use outbox_store_sqlite::{Durability, Migration, SqliteOptions, SqliteStore};
 }
 
-/// Common imports of most programs: `use outbox::prelude::*;`.
+/// Common imports of most programs, to be imported as a whole.
 pub mod prelude {
     pub use crate::backend::{Deliveries, Subscription};
     #[cfg(feature = "kafka")]

@@ -6,5 +6,4 @@ mod inbox;
 mod promises;
 mod relay;
 mod service;
-mod ui;
 mod unit_of_work;
