@@ -131,7 +131,8 @@ mod tests {
             .collect();
         files.sort();
         let statements = Statements::of(None, true);
-        let named: Vec<String> = statements.all().iter().map(|(name, _)| format!("{name}.sql")).collect();
+        let mut named: Vec<String> = statements.all().iter().map(|(name, _)| format!("{name}.sql")).collect();
+        named.sort();
         assert_eq!(files, named);
         for (name, sql) in statements.all() {
             assert!(sql.as_str().starts_with("-- "), "{name}");

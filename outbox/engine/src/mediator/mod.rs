@@ -33,7 +33,7 @@ use crate::unit_of_work::{UnitOfWork, WorkError, blame};
 /// ```
 /// # extern crate outbox_contract as outbox;
 /// # mod outbox { pub use outbox_contract::*; pub use outbox_engine::*; pub mod memory { pub use outbox_store_memory::*; } }
-/// # use outbox::derive::DomainEvent;
+/// # use outbox_derive::DomainEvent;
 /// use outbox::{HandlerError, Mediator, Outbox, UnitOfWork};
 /// use outbox::memory::MemoryStore;
 ///

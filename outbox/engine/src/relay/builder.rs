@@ -21,7 +21,7 @@ use crate::telemetry::describe_metrics;
 /// at least once.
 ///
 /// ```no_run
-/// # async fn run(store: impl outbox::Store, transport: impl outbox::Transport)
+/// # async fn run(store: impl outbox_contract::Store, transport: impl outbox_contract::Transport)
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// # mod outbox { pub use outbox_contract::*; pub use outbox_engine::*; }
 /// use outbox::Relay;

@@ -13,7 +13,7 @@ use serde::Serialize;
 /// # extern crate outbox_contract as outbox;
 /// # mod outbox { pub use outbox_contract::*; pub use outbox_engine::*; }
 /// use outbox::EventLog;
-/// use outbox::derive::DomainEvent;
+/// use outbox_derive::DomainEvent;
 ///
 /// #[derive(Debug, PartialEq, serde::Serialize, DomainEvent)]
 /// #[event(topic = "contacts", key = "id")]

@@ -78,11 +78,10 @@ impl Core {
         &mut self,
         part: Option<&Part>,
         plan: &Plan,
-        last: Option<Position>,
         cursor: Position,
     ) {
         if let Some(sabotage) = self.sabotage {
-            self.reading.sabotage_window(sabotage, part, plan, last, cursor);
+            self.reading.sabotage_window(sabotage, part, plan, cursor);
         }
     }
 

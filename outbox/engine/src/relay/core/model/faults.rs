@@ -74,7 +74,6 @@ impl Weather {
             Sabotage::BaseNotConfirmed
             | Sabotage::BaseAtOnce
             | Sabotage::BaseOfCutFetch
-            | Sabotage::BaseOfLateClaim
             | Sabotage::GapAtBase => self.long_writers = true,
             _ => {}
         }

@@ -65,7 +65,6 @@ sabotages! {
     BaseNotConfirmed on Writers: "what is read from a base counts without a look at the writers",
     BaseAtOnce on Writers: "a claim makes a base at once",
     BaseOfCutFetch on Writers: "a fetch that was cut short lifts the base beyond its last row",
-    BaseOfLateClaim on Writers: "a base counts on the writers of when its fetch has returned",
     GapAtBase on Writers: "a topic that is closed takes a base for its horizon",
     NewsIgnored on Stripes: "a fetch begins at the cursor, whatever was committed below it",
     MarksReadLast on Stripes: "the marks are read when the fetch has returned",

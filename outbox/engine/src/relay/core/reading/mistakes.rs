@@ -2,24 +2,21 @@
 
 use outbox_contract::backend::{Ordering, Position, StripeMark};
 
-use super::horizon::Claim;
 use super::marks::Marks;
 use super::windows::Windows;
 use super::{Part, Plan, Reading};
 use crate::relay::core::model::Sabotage;
 
 impl Reading {
-    /// When a fetch was taken that returned up to `last`, through a window whose cursor was there before.
+    /// When a fetch was taken through a window whose cursor was there before.
     pub(in crate::relay::core) fn sabotage_window(
         &mut self,
         sabotage: Sabotage,
         part: Option<&Part>,
         plan: &Plan,
-        last: Option<Position>,
         cursor: Position,
     ) {
         let established = self.horizon.established;
-        let claim = self.horizon.claim().cloned();
         let window = self.windows.window_mut(part);
         match sabotage {
             Sabotage::HorizonAtOnce => window.horizon = established,
@@ -28,12 +25,6 @@ impl Reading {
             Sabotage::BaseOfCutFetch => {
                 if let (Some(base), Some(claim)) = (&mut window.base, &plan.claim) {
                     base.last = base.last.max(claim.last);
-                }
-            }
-            Sabotage::BaseOfLateClaim => {
-                if let (Some(Claim { last: claimed, open }), Some(last)) = (claim, last) {
-                    window.base = Some(Claim { last: last.min(claimed), open })
-                        .filter(|base| base.last > window.horizon);
                 }
             }
             Sabotage::CursorOfCutFetch => window.cursor = window.cursor.max(cursor),

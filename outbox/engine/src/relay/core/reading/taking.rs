@@ -106,7 +106,7 @@ impl Core {
         };
         self.reading.windows.window_mut(part).advance(shown, ordering, walk);
         #[cfg(any(test, feature = "simulation"))]
-        self.sabotage_window(part, plan, last, cursor);
+        self.sabotage_window(part, plan, cursor);
         if let Some(part) = part.filter(|_| !full || sabotaged!(self, GapEndsEarly)) {
             self.reading.windows.end_gap(part, &plan.marks);
         }
