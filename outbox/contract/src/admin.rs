@@ -72,7 +72,7 @@ pub const MAX_BYTES_PER_CALL: usize = 64 * 1_024 * 1_024;
 
 impl Filter {
     /// Selects everything of one route: [`Route::default`] for what relays send,
-    /// [`inbox_route`](crate::transactional::inbox_route) for what waits or died in an inbox.
+    /// [`inbox_route`](crate::inbox_route) for what waits or died in an inbox.
     #[must_use]
     pub const fn route(route: Route) -> Self {
         Self {
