@@ -144,7 +144,8 @@ impl TransportLayer for Halting {
         if number == BEFORE
             && let Some((call, fault)) = self.halt.in_store()
         {
-            self.store.inject(call, fault, 1);
+            // Each call from now on: a busy server may take longer than the relay waits for the first one.
+            self.store.inject(call, fault, usize::MAX);
         }
         match self.halt {
             Halt::Sending => self.stand_still().await,
