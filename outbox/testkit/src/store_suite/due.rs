@@ -6,7 +6,7 @@ use outbox_contract::backend::{Bucket, BucketSet, Scope, Then};
 use outbox_contract::{Admin, KeyId, Store};
 
 use super::StoreHarness;
-use super::support::{LATER, NOW, OVER, Relay, SHORT, messages, prepared, stored_ids, topic, write};
+use super::support::{LATER, NOW, OVER, Relay, messages, prepared, stored_ids, topic, write};
 
 /// A failing key with this many parked messages of 1,000 bytes.
 async fn failing<S: outbox_contract::Transactional>(
@@ -172,14 +172,13 @@ pub async fn keys_of_large_messages_come_one_by_one<H: StoreHarness>(harness: &H
 /// and only of its route.
 pub async fn only_the_owner_of_a_key_is_given_it<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
-    let mut relay = Relay::on(&store, Default::default(), SHORT).await;
+    let mut relay = Relay::start(&store).await;
     let written = messages("orders", "a", 1);
     let key = written[0].key_id();
     write(&*store, written).await;
-    // Renewed right before it is used: between two waits it must not expire.
-    relay.beat().await;
     let stored = relay.read_key(&key).await;
     relay.fail(&stored, NOW).await;
+    relay.shorten().await;
     harness.advance(OVER).await;
     assert!(relay.due().await.keys.is_empty(), "the lease is over");
 

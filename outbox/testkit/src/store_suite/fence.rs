@@ -137,8 +137,7 @@ pub async fn an_expired_lease_is_refused<H: StoreHarness>(harness: &H) {
     let before = everything(&slept).await;
     let late = all_transitions(&slept, &key, version, &hot, &parked);
     // From here on, so that a slow machine has time for the steps before.
-    slept.lasts = SHORT;
-    slept.beat().await;
+    slept.shorten().await;
     harness.advance(OVER).await;
     assert_lost(&slept, &key, late).await;
     assert!(slept.fetch().await.is_empty(), "nothing is given to whom nothing belongs");
@@ -162,8 +161,7 @@ pub async fn a_bucket_that_is_given_up_is_owned_no_longer_than_was_promised<H: S
     assert_eq!(relay.due().await.keys.len(), 1);
     assert_eq!(unowned(&relay).await, 0);
 
-    relay.lasts = SHORT;
-    relay.beat().await;
+    relay.shorten().await;
     let mut request = relay.lease_request();
     (request.lasts, request.yielding) = (LONG, BucketSet::from_iter([key.bucket()]));
     relay.beat_with(&request).await;

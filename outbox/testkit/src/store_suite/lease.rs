@@ -232,11 +232,9 @@ pub async fn relays_keep_their_shares_when_no_transport_is_available<H: StoreHar
 /// A new owner of a bucket starts at the mark of its last owner.
 pub async fn the_low_water_mark_is_handed_over<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
-    let mut first = Relay::on(&store, Default::default(), SHORT).await;
+    let mut first = Relay::start(&store).await;
     assert!(first.leases.iter().all(|lease| lease.low_water == Position::START), "nothing is known at first");
     write(&*store, messages("orders", "a", 4)).await;
-    // Renewed right before it is used: a busy machine may have taken longer than it lasts.
-    first.beat().await;
     let read = first.read().await;
     first.settle(&read[..2]).await;
     if store.frontier().ordering() == Ordering::Stripes {
@@ -244,7 +242,7 @@ pub async fn the_low_water_mark_is_handed_over<H: StoreHarness>(harness: &H) {
         return not_applicable::<H>(READ_FROM_THE_START);
     }
     first.low_water = first.mark(&first.leases, read[1].position);
-    first.beat().await;
+    first.shorten().await;
 
     // By an expired lease: the mark of the last heartbeat.
     harness.advance(OVER).await;
@@ -270,7 +268,7 @@ pub async fn a_low_water_mark_holds_for_the_leases_that_it_covers<H: StoreHarnes
         return not_applicable::<H>(READ_FROM_THE_START);
     }
     write(&*store, messages("orders", "a", 4)).await;
-    let mut first = Relay::on(&store, Default::default(), SHORT).await;
+    let mut first = Relay::start(&store).await;
     let read = first.read().await;
     let bucket = message("orders", "a").bucket();
     let others: Vec<Lease> = first.leases.iter().filter(|lease| lease.bucket != bucket).copied().collect();
@@ -290,6 +288,7 @@ pub async fn a_low_water_mark_holds_for_the_leases_that_it_covers<H: StoreHarnes
     check(&first.beat().await.leases, "in the answer to the next");
     assert_eq!(pending(&*store).await, 4, "what stands below the mark of other buckets waits all the same");
 
+    first.shorten().await;
     harness.advance(OVER).await;
     let mut second = Relay::start(&store).await;
     check(&second.leases, "taken over from a relay whose time was over");

@@ -8,7 +8,7 @@ use outbox_contract::backend::{Position, RowId};
 use outbox_contract::{Admin, MessageId, Store};
 
 use super::StoreHarness;
-use super::support::{NO_HISTORY, OVER, Relay, SHORT, ids, message, messages, prepared, stored_ids, write};
+use super::support::{NO_HISTORY, OVER, Relay, ids, message, messages, prepared, stored_ids, write};
 use crate::suite::not_applicable;
 
 /// Of several rows, those named are removed.
@@ -44,10 +44,11 @@ pub async fn a_row_is_settled_by_position_and_id_together<H: StoreHarness>(harne
 /// (promise P7).
 pub async fn a_relay_that_lost_its_lease_may_still_settle<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
-    let slept = Relay::on(&store, Default::default(), SHORT).await;
+    let mut slept = Relay::start(&store).await;
     let all = messages("orders", "a", 2);
     write(&*store, all.iter().cloned()).await;
     let read = slept.read().await;
+    slept.shorten().await;
     harness.advance(OVER).await;
     let next = Relay::start(&store).await;
     slept.settle(&read[..1]).await;

@@ -188,8 +188,9 @@ pub async fn buckets_that_nobody_works_on_are_counted<H: StoreHarness>(harness: 
         async || store.backlog(&Default::default()).await.expect("the backlog is counted").unowned_buckets;
     write(&*store, messages("orders", "a", 3)).await;
     assert_eq!(unowned().await, 1, "three messages of one key are one bucket");
-    let relay = Relay::on(&store, Default::default(), SHORT).await;
+    let mut relay = Relay::start(&store).await;
     let while_owned = unowned().await;
+    relay.shorten().await;
     harness.advance(OVER).await;
     assert_eq!(unowned().await, 1, "its owner's time is over");
     let next = Relay::start(&store).await;
@@ -244,8 +245,9 @@ pub async fn a_route_that_no_relay_serves_is_found<H: StoreHarness>(harness: &H)
 pub async fn a_route_whose_relay_is_gone_is_found<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     write(&*store, messages("orders", "a", 1)).await;
-    let relay = Relay::on(&store, Default::default(), SHORT).await;
+    let mut relay = Relay::start(&store).await;
     let served = unserved(&store, Duration::ZERO).await;
+    relay.shorten().await;
     harness.advance(OVER).await;
     let gone = unserved(&store, Duration::ZERO).await;
     assert_eq!((served.len(), gone.len()), (0, 1), "{gone:?}");
