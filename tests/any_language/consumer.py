@@ -1,4 +1,4 @@
-"""A consumer without an inbox, by what the book says alone: "Repeats without an inbox" of the page on promises.
+"""A consumer without an inbox, by what the book says alone: "Repeats without an inbox".
 
 It reads streams of Redis, twice over for the first half of each, as if it had been restarted in between, and prints what it handles.
 

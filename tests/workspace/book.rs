@@ -78,11 +78,11 @@ fn the_table_of_metrics_is_the_one_in_the_code() {
 
 #[test]
 fn the_tables_of_settings_name_every_setting_and_no_other() {
-    let pages = read("book/src/configuration.md") + &read("book/src/failing_keys.md");
+    let pages = read("book/src/configuration.md");
     let settings = [
         ("outbox/engine/src/relay/config.rs", "RelayConfig", "The relay\n"),
         ("outbox/engine/src/inbox/config.rs", "InboxConfig", "The inbox\n"),
-        ("outbox/contract/src/retry.rs", "RetryPolicy", "When it is tried again\n"),
+        ("outbox/contract/src/retry.rs", "RetryPolicy", "Retry policy\n"),
         ("stores/sqlite/src/config.rs", "SqliteOptions", "The store in SQLite\n"),
     ];
     let mut known = BTreeSet::new();
@@ -107,10 +107,10 @@ fn the_tables_of_settings_name_every_setting_and_no_other() {
     }
 }
 
-/// A promise is only as good as its test.
+/// A guarantee is only as good as its test.
 #[test]
 fn the_tests_that_the_promises_name_are_there() {
-    let page = read("book/src/promises.md");
+    let page = read("book/src/evidence.md");
     let rows = page.split("the test that fails without |").nth(1).expect("the page has the table");
     let rows: Vec<&str> = rows.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
     assert_eq!(rows.len(), 8, "a row for each backend");

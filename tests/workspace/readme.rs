@@ -42,7 +42,7 @@ fn the_promises_are_those_of_the_book() {
             .collect()
     };
     assert_eq!(promises("README.md").len(), 9);
-    assert_eq!(promises("README.md"), promises("book/src/promises.md"));
+    assert_eq!(promises("README.md"), promises("book/src/guarantees.md"));
 }
 
 /// Returns the cells of a line of a table, trimmed.

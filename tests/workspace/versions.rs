@@ -21,7 +21,7 @@ fn compatible(version: &str) -> String {
 
 #[test]
 fn the_table_of_versions_is_that_of_the_manifest() {
-    let (page, toml) = (read("book/src/quick_start.md"), read("Cargo.toml"));
+    let (page, toml) = (read("book/src/dependencies.md"), read("Cargo.toml"));
     let rust = version(&toml, "rust-version").expect("a version of Rust");
     for text in [&page, &read("README.md")] {
         assert!(text.contains(&format!("Rust {rust} or later")), "Rust {rust} is not named");

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::database::Database;
 use crate::say;
 
+// ANCHOR: event
 #[derive(Serialize, Deserialize, DomainEvent)]
 #[event(topic = "orders", type = "order.placed")]
 pub(crate) struct OrderPlaced {
@@ -14,7 +15,9 @@ pub(crate) struct OrderPlaced {
     pub(crate) customer: String,
     pub(crate) cents: i64,
 }
+// ANCHOR_END: event
 
+// ANCHOR: handler
 /// Sends a mail, and notes it. The note is committed once. The mail itself is outside the
 /// transaction: after a failure it is sent again, which is better than never.
 pub(crate) async fn send_mail<D: Database>(
@@ -25,3 +28,4 @@ pub(crate) async fn send_mail<D: Database>(
     say(format_args!("mail to {}: order {}, {} cents", order.customer, order.order_id, order.cents));
     Ok(())
 }
+// ANCHOR_END: handler
