@@ -29,8 +29,8 @@ const UNITS: [(&str, u128); 8] = [
     ("ns", 1),
 ];
 
-/// Parses a duration: whole numbers, each with a unit of `d`, `h`, `m`, `s`, `ms`, `us` or `ns`, and
-/// added up.
+/// Parses a duration: whole numbers, each with a unit of `d`, `h`, `m`, `s`, `ms`, `us` or `ns`,
+/// and added up.
 ///
 /// # Errors
 ///

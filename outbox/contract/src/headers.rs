@@ -14,8 +14,9 @@ use crate::name::{self, NameError};
 ///
 /// `content-type`, and names that begin with `ce_`, `ce-`, `cloudEvents:` or `cloudEvents_`, are
 /// reserved: protocols use them for data that a message already has
-/// ([`cloudevents`](crate::backend::cloudevents)). [`Message::with_header`](crate::Message::with_header)
-/// rejects them. A reserved header that is in a table anyway is not sent.
+/// ([`cloudevents`](crate::backend::cloudevents)).
+/// [`Message::with_header`](crate::Message::with_header) rejects them. A reserved header that is in
+/// a table anyway is not sent.
 ///
 /// ```
 /// # extern crate outbox_contract as outbox;

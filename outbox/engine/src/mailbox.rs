@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Queue of one key. What is taken out comes back to the head, in order, unless it is done: nothing of a key passes what is not.
+/// Queue of one key. What is taken out comes back to the head, in order, unless it is done: nothing
+/// of a key passes what is not.
 #[derive(Debug)]
 pub(crate) struct Mailbox<M> {
     waiting: VecDeque<M>,

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Options of a [`MongoDbStore`](crate::MongoDbStore). A plain struct: set the fields that should differ from the default.
+/// Options of a [`MongoDbStore`](crate::MongoDbStore). A plain struct: set the fields that should
+/// differ from the default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -16,23 +17,27 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MongoDbOptions {
-    /// Retention of delivered messages for replay. Default: none are kept; keeping them costs a copy of each, and a transaction for
-    /// each settlement.
+    /// Retention of delivered messages for replay. Default: none are kept; keeping them costs a
+    /// copy of each, and a transaction for each settlement.
     pub history: Option<Duration>,
-    /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the longest time between a message's first
-    /// publishing and its settlement, an outage of the database included.
+    /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the
+    /// longest time between a message's first publishing and its settlement, an outage of the
+    /// database included.
     pub handled_ids_kept: Duration,
-    /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least 10,000.
+    /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least
+    /// 10,000.
     pub counting_limit: u32,
-    /// For how long a step of the store's own that conflicts with another one is tried again. Default 3 s; shorter than the leases of its
-    /// relays, and than the `store_timeout` of relays and inboxes: who is in the way for too long is named then, and the database does not count as one
-    /// that does not answer. Appends and handled_ids are never tried again: their transaction is the user's.
+    /// For how long a step of the store's own that conflicts with another one is tried again.
+    /// Default 3 s; shorter than the leases of its relays, and than the `store_timeout` of relays
+    /// and inboxes: who is in the way for too long is named then, and the database does not count
+    /// as one that does not answer. Appends and handled_ids are never tried again: their
+    /// transaction is the user's.
     pub conflict_timeout: Duration,
-    /// Maximum wait of a call for a primary. Default 10 s, where the driver waits for 30; shorter than the leases of its relays. Not used
-    /// where the user brings the client.
+    /// Maximum wait of a call for a primary. Default 10 s, where the driver waits for 30; shorter
+    /// than the leases of its relays. Not used where the user brings the client.
     pub server_selection_timeout: Duration,
-    /// True if relays are woken by a change stream where the server has them, so that they hear of other programs' messages at once.
-    /// Default: yes. Without, they are found by polling.
+    /// True if relays are woken by a change stream where the server has them, so that they hear of
+    /// other programs' messages at once. Default: yes. Without, they are found by polling.
     pub change_streams: bool,
 }
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Options of a [`MySqlStore`](crate::MySqlStore). A plain struct: set the fields that should differ from the default.
+/// Options of a [`MySqlStore`](crate::MySqlStore). A plain struct: set the fields that should
+/// differ from the default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -16,27 +17,36 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MySqlOptions {
-    /// Retention of delivered messages for replay. Default: none are kept; keeping them costs a copy of each.
+    /// Retention of delivered messages for replay. Default: none are kept; keeping them costs a
+    /// copy of each.
     pub history: Option<Duration>,
-    /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the longest time between a message's first
-    /// publishing and its settlement, an outage of the database included.
+    /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the
+    /// longest time between a message's first publishing and its settlement, an outage of the
+    /// database included.
     pub handled_ids_kept: Duration,
-    /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least 10,000.
+    /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least
+    /// 10,000.
     pub counting_limit: u32,
-    /// Maximum wait of a statement for another transaction's lock, in transactions that [`begin`](outbox_contract::Transactional::begin) begins and
-    /// in the store's own; the server counts whole seconds. Default 3 s. Shorter than the leases of relays, and than the
-    /// `store_timeout` of relays and inboxes: a lock that does not come is a conflict then, and not a database that does not answer.
+    /// Maximum wait of a statement for another transaction's lock, in transactions that
+    /// [`begin`](outbox_contract::Transactional::begin) begins and in the store's own; the server
+    /// counts whole seconds. Default 3 s. Shorter than the leases of relays, and than the
+    /// `store_timeout` of relays and inboxes: a lock that does not come is a conflict then, and not
+    /// a database that does not answer.
     pub lock_timeout: Duration,
-    /// Maximum idle time of a transaction that `begin` has begun, before the server closes its connection; the server counts whole seconds.
-    /// Default 12 s. Shorter than the leases of relays: the locks of a paused program must not outlive its lease. A handler that waits for
-    /// something else has to be quicker. The store's own transactions wait for nothing but the database: they may be idle for this long, or for
-    /// `lock_timeout` where that is shorter, so that another relay that waits for their locks gets them.
+    /// Maximum idle time of a transaction that `begin` has begun, before the server closes its
+    /// connection; the server counts whole seconds. Default 12 s. Shorter than the leases of
+    /// relays: the locks of a paused program must not outlive its lease. A handler that waits for
+    /// something else has to be quicker. The store's own transactions wait for nothing but the
+    /// database: they may be idle for this long, or for `lock_timeout` where that is shorter, so
+    /// that another relay that waits for their locks gets them.
     pub transaction_idle_timeout: Duration,
-    /// Time limit of one of the store's own statements: on MySQL one that only reads, on MariaDB any. Default 30 s.
+    /// Time limit of one of the store's own statements: on MySQL one that only reads, on MariaDB
+    /// any. Default 30 s.
     pub statement_timeout: Duration,
     /// Time limit for opening a connection. Default 10 s.
     pub connect_timeout: Duration,
-    /// Connections of [`pool`](crate::MySqlStore::pool), the user's pool. Default 10. Not used where the user brings the pool.
+    /// Connections of [`pool`](crate::MySqlStore::pool), the user's pool. Default 10. Not used
+    /// where the user brings the pool.
     pub connections: u32,
 }
 

@@ -15,15 +15,16 @@ use crate::security::Security;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GroupProtocol {
-    /// The members agree among themselves, and only what moves is interrupted (`cooperative-sticky`). Every broker can do it.
+    /// The members agree among themselves, and only what moves is interrupted
+    /// (`cooperative-sticky`). Every broker can do it.
     #[default]
     Cooperative,
     /// The broker decides (`group.protocol=consumer`). Kafka 4.0 or later.
     Consumer,
 }
 
-/// Bytes that a record may have beyond its batch limit before the client itself refuses it. High: whether a message is too large is
-/// for the broker to say, which knows the limit of the topic.
+/// Bytes that a record may have beyond its batch limit before the client itself refuses it. High:
+/// whether a message is too large is for the broker to say, which knows the limit of the topic.
 const CLIENT_LIMIT: usize = 100_000_000;
 
 #[derive(Clone)]
@@ -121,7 +122,8 @@ impl Config {
         client
     }
 
-    /// Size of a record batch, where the topic takes it: it is rejected as a whole, so no larger than what a topic takes.
+    /// Size of a record batch, where the topic takes it: it is rejected as a whole, so no larger
+    /// than what a topic takes.
     pub(crate) fn batch_bytes(&self) -> usize {
         self.max_message_bytes.clamp(1, 1_000_000)
     }
@@ -147,7 +149,8 @@ impl Config {
         client
     }
 
-    /// Of the producer that sends single messages: one try each, since a second one may meet another answer than the first.
+    /// Of the producer that sends single messages: one try each, since a second one may meet
+    /// another answer than the first.
     pub(crate) fn alone(&self) -> ClientConfig {
         let mut client = self.producer();
         client.set("linger.ms", "0").set("retries", "0").set("message.timeout.ms", "5000");
@@ -185,7 +188,8 @@ impl Config {
         client
     }
 
-    /// Of the client that looks at the topics of a member: it reads where the group is, and belongs to none.
+    /// Of the client that looks at the topics of a member: it reads where the group is, and belongs
+    /// to none.
     pub(crate) fn probe(&self, group: &str) -> ClientConfig {
         let mut client = self.client();
         client.set("group.id", group).set("auto.offset.reset", "earliest");

@@ -30,7 +30,8 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Publishes to and consumes from Apache Kafka.
 ///
-/// Clones share everything. The connections go with the last clone, or with [`close`](Transport::close).
+/// Clones share everything. The connections go with the last clone, or with
+/// [`close`](Transport::close).
 #[derive(Clone, Debug)]
 pub struct KafkaTransport {
     shared: Arc<SharedTransport>,
@@ -67,7 +68,8 @@ impl SharedTransport {
         &self.topics
     }
 
-    /// Sends a message while no other one is under way on the same producer, so that no other one is in its record batch.
+    /// Sends a message while no other one is under way on the same producer, so that no other one
+    /// is in its record batch.
     pub(crate) async fn send_alone(&self, record: &Record, deadline: Instant) -> Heard {
         let alone = async {
             let _turn = self.turn.lock().await;
@@ -104,8 +106,8 @@ impl Drop for SharedTransport {
 }
 
 impl KafkaTransport {
-    /// Starts to build a transport for the brokers at these addresses, such as `kafka-1:9092,kafka-2:9092`. A few are enough: the others are
-    /// learnt from them.
+    /// Starts to build a transport for the brokers at these addresses, such as
+    /// `kafka-1:9092,kafka-2:9092`. A few are enough: the others are learnt from them.
     pub fn builder(brokers: impl Into<String>) -> KafkaTransportBuilder {
         KafkaTransportBuilder::new(brokers.into())
     }
@@ -125,8 +127,9 @@ impl KafkaTransport {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Returns the number of producers that were given up and replaced since the transport was built: one for each batch that was not confirmed whole, for
-    /// whatever reason. A number that grows all the time tells of a topic or a broker that is not well.
+    /// Returns the number of producers that were given up and replaced since the transport was
+    /// built: one for each batch that was not confirmed whole, for whatever reason. A number that
+    /// grows all the time tells of a topic or a broker that is not well.
     #[must_use]
     pub fn retired_producers(&self) -> u64 {
         self.shared.pools.retired()

@@ -73,13 +73,15 @@ impl RabbitMqTransportBuilder {
         }
     }
 
-    /// The authorities, in PEM, that a certificate of the broker may come from, for `amqps://` alone. They are added to the well-known ones.
+    /// The authorities, in PEM, that a certificate of the broker may come from, for `amqps://`
+    /// alone. They are added to the well-known ones.
     pub fn authorities(mut self, pem: impl Into<String>) -> Self {
         self.authorities = Some(pem.into());
         self
     }
 
-    /// Our own certificate and its private key (PKCS #8), in PEM, for a broker that asks for one: for `amqps://` alone.
+    /// Our own certificate and its private key (PKCS #8), in PEM, for a broker that asks for one:
+    /// for `amqps://` alone.
     pub fn identity(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         self.identity = Some((certificate.into(), key.into()));
         self
@@ -91,7 +93,8 @@ impl RabbitMqTransportBuilder {
         self
     }
 
-    /// The exchange that messages are published to, a direct one if it is declared. Default `outbox`.
+    /// The exchange that messages are published to, a direct one if it is declared. Default
+    /// `outbox`.
     pub fn exchange(mut self, exchange: impl Into<String>) -> Self {
         self.exchange = exchange.into();
         self
@@ -103,69 +106,80 @@ impl RabbitMqTransportBuilder {
         self
     }
 
-    /// Sets the number of partitions of a topic: queues for each consumer, each with one member at a time. 1 to 256, default 1. Every program that
-    /// publishes to a topic or consumes it must say the same; change it while the queues are empty and nobody publishes.
+    /// Sets the number of partitions of a topic: queues for each consumer, each with one member at
+    /// a time. 1 to 256, default 1. Every program that publishes to a topic or consumes it must say
+    /// the same; change it while the queues are empty and nobody publishes.
     pub fn partitions(mut self, partitions: u32) -> Self {
         self.partitions = partitions;
         self
     }
 
-    /// Says that this consumer belongs to this topic: with [`Topology::Declared`] its queues are made before anything is published, so that the
-    /// order in which programs start does not matter.
+    /// Says that this consumer belongs to this topic: with [`Topology::Declared`] its queues are
+    /// made before anything is published, so that the order in which programs start does not
+    /// matter.
     pub fn consumer(mut self, topic: Topic, consumer: Consumer) -> Self {
         self.consumers.entry(topic).or_default().insert(consumer);
         self
     }
 
-    /// The exchange to which queues send what they drop (`x-dead-letter-exchange`). Declared, it is a fanout exchange with a quorum queue of the
-    /// same name. Default: none; then queues drop nothing.
+    /// The exchange to which queues send what they drop (`x-dead-letter-exchange`). Declared, it is
+    /// a fanout exchange with a quorum queue of the same name. Default: none; then queues drop
+    /// nothing.
     pub fn dead_letters(mut self, exchange: impl Into<String>) -> Self {
         self.dead_letters = Some(exchange.into());
         self
     }
 
-    /// Sets the number of times that a queue delivers a message before it sends it to the dead letters (`x-delivery-limit`). Needs [`dead_letters`](Self::dead_letters).
-    /// Default: without end. RabbitMQ's own default is 20, and each lost connection counts.
+    /// Sets the number of times that a queue delivers a message before it sends it to the dead
+    /// letters (`x-delivery-limit`). Needs [`dead_letters`](Self::dead_letters). Default: without
+    /// end. RabbitMQ's own default is 20, and each lost connection counts.
     pub fn delivery_limit(mut self, deliveries: u32) -> Self {
         self.delivery_limit = Some(deliveries);
         self
     }
 
-    /// Sets the maximum number of messages in a queue before it refuses more (`x-max-length` with `reject-publish`). Default: the broker's memory and disk.
-    /// While one queue of a topic is full the topic is unavailable. The limit is soft: what is under way when a queue becomes full is stored all the same.
+    /// Sets the maximum number of messages in a queue before it refuses more (`x-max-length` with
+    /// `reject-publish`). Default: the broker's memory and disk. While one queue of a topic is full
+    /// the topic is unavailable. The limit is soft: what is under way when a queue becomes full is
+    /// stored all the same.
     pub fn max_waiting(mut self, messages: u32) -> Self {
         self.max_waiting = Some(messages);
         self
     }
 
-    /// Sets the number of connections that publish. At least 1, default 2: one carries on while the other is made anew. Each member that consumes has one of
-    /// its own besides.
+    /// Sets the number of connections that publish. At least 1, default 2: one carries on while the
+    /// other is made anew. Each member that consumes has one of its own besides.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
     }
 
-    /// The most bytes that a payload may have. Default 16 MiB, RabbitMQ's own `max_message_size`; set both alike.
+    /// The most bytes that a payload may have. Default 16 MiB, RabbitMQ's own `max_message_size`;
+    /// set both alike.
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.max_message_bytes = bytes;
         self
     }
 
-    /// Sets the time limit of connecting, and of each answer of the broker but confirmations. Default 3 s: below a relay's `publish_timeout` (5 s), so that
-    /// what is wrong is known before it stops waiting. Where the broker's name has several addresses, each is tried for an even share of it.
+    /// Sets the time limit of connecting, and of each answer of the broker but confirmations.
+    /// Default 3 s: below a relay's `publish_timeout` (5 s), so that what is wrong is known before
+    /// it stops waiting. Where the broker's name has several addresses, each is tried for an even
+    /// share of it.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Sets the interval at which broker and client show each other that they are there. Whole seconds from 1 to 65,535, default 10. A connection over which nothing has come for twice as
+    /// Sets the interval at which broker and client show each other that they are there. Whole
+    /// seconds from 1 to 65,535, default 10. A connection over which nothing has come for twice as
     /// long is given up: so long a network that swallows everything goes unnoticed.
     pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
         self.heartbeat = heartbeat;
         self
     }
 
-    /// The pauses between attempts to connect: the first, and what it grows to by doubling. Default 100 ms and 5 s.
+    /// The pauses between attempts to connect: the first, and what it grows to by doubling. Default
+    /// 100 ms and 5 s.
     pub fn pauses(mut self, first: Duration, most: Duration) -> Self {
         (self.first_pause, self.max_pause) = (first, most);
         self

@@ -15,15 +15,17 @@ use crate::routing::Partitions;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Topology {
-    /// They must be there, made by somebody else. Queues are looked at before they are consumed: a quorum queue with a single active
-    /// consumer, which drops nothing in silence. AMQP can be asked that only by declaring a queue that is there already, for which
-    /// RabbitMQ wants the permission *configure*.
+    /// They must be there, made by somebody else. Queues are looked at before they are consumed: a
+    /// quorum queue with a single active consumer, which drops nothing in silence. AMQP can be
+    /// asked that only by declaring a queue that is there already, for which RabbitMQ wants the
+    /// permission *configure*.
     #[default]
     Checked,
-    /// Declares what is missing; what is there must be the same. What is deleted later is made again within seconds, by who publishes and by who consumes.
+    /// Declares what is missing; what is there must be the same. What is deleted later is made
+    /// again within seconds, by who publishes and by who consumes.
     Declared,
-    /// They must be there, and are used as they are: for users without the permission *configure*. That queues are as they should be
-    /// is your promise.
+    /// They must be there, and are used as they are: for users without the permission *configure*.
+    /// That queues are as they should be is your promise.
     Trusted,
 }
 

@@ -1,4 +1,5 @@
-//! The transport itself: batches go out over a pool of connections, each member that consumes has a connection of its own.
+//! The transport itself: batches go out over a pool of connections, each member that consumes has a
+//! connection of its own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use crate::refusals::Refusals;
 
 /// Publishes to an exchange of RabbitMQ, and consumes queues of it.
 ///
-/// Clones share everything. Nothing is connected before the first use. Dropped without [`close`](Transport::close), its connections are cut.
+/// Clones share everything. Nothing is connected before the first use. Dropped without
+/// [`close`](Transport::close), its connections are cut.
 #[derive(Clone)]
 pub struct RabbitMqTransport {
     shared: Arc<SharedTransport>,
@@ -33,9 +35,11 @@ struct SharedTransport {
 }
 
 impl RabbitMqTransport {
-    /// Starts to build a transport to the broker at `amqp://user:password@host:port/vhost`, or `amqps://` for TLS.
+    /// Starts to build a transport to the broker at `amqp://user:password@host:port/vhost`, or
+    /// `amqps://` for TLS.
     ///
-    /// `?heartbeat=` (seconds) and `?frame_max=` (bytes) of the URL go before what the builder says.
+    /// `?heartbeat=` (seconds) and `?frame_max=` (bytes) of the URL go before what the builder
+    /// says.
     pub fn builder(url: impl Into<String>) -> RabbitMqTransportBuilder {
         RabbitMqTransportBuilder::new(url.into())
     }

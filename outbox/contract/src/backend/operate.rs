@@ -44,8 +44,8 @@ pub struct Listed {
     /// The message, with its present or former position; a scheduled one has none yet, and
     /// [`Position::START`](crate::backend::Position::START) in its place.
     pub stored: Arc<Stored>,
-    /// Time at which it was parked, died or was settled; of a scheduled one, the time at which it is
-    /// due. The instants of a [`Filter`](crate::admin::Filter) are compared with it.
+    /// Time at which it was parked, died or was settled; of a scheduled one, the time at which it
+    /// is due. The instants of a [`Filter`](crate::admin::Filter) are compared with it.
     pub at: Timestamp,
     /// End of a dead letter; `None` in the other views.
     pub death: Option<Death>,
@@ -127,8 +127,8 @@ impl KeyOperation {
 pub struct Steered {
     /// Their number.
     pub buried: u64,
-    /// Id of the message that [`KeyOperation::Skip`] buried, if any; a store need not name the first
-    /// of those that it discards.
+    /// Id of the message that [`KeyOperation::Skip`] buried, if any; a store need not name the
+    /// first of those that it discards.
     pub skipped: Option<MessageId>,
 }
 

@@ -57,8 +57,8 @@ pub trait Transactional: Store {
     /// Rolls back, and returns when the database has. *Errors*: `Unavailable`; the transaction is
     /// rolled back anyway.
     ///
-    /// The provided method drops the transaction, which rolls back too, but with most drivers later:
-    /// its locks stay until then.
+    /// The provided method drops the transaction, which rolls back too, but with most drivers
+    /// later: its locks stay until then.
     async fn rollback(&self, tx: Self::Tx<'static>) -> Result<(), StoreError> {
         drop(tx);
         Ok(())
@@ -67,8 +67,9 @@ pub trait Transactional: Store {
     /// Writes messages in the user's transaction.
     ///
     /// - *Effect*: the messages exist if and only if the transaction commits (promise P1). Messages
-    ///   with a due time are scheduled; the others join their keys. Signals [`wakeup_signal`](Store::wakeup_signal)
-    ///   with [`appended`](crate::backend::WakeupSignal::appended).
+    ///   with a due time are scheduled; the others join their keys. Signals
+    ///   [`wakeup_signal`](Store::wakeup_signal) with
+    ///   [`appended`](crate::backend::WakeupSignal::appended).
     /// - *Ordering*: messages of one key take positions in the order given, under a lock on the key
     ///   that is held until the transaction ends. Position order is therefore commit order, also
     ///   against writers that take no lock of their own.
@@ -90,11 +91,11 @@ pub trait Transactional: Store {
     /// - *Effect*: none that stays. One answer per message, in order. Waiting messages keep waiting
     ///   until this transaction ends: a step or an operation that removes one from the route
     ///   commits after it, or this transaction fails with `Conflict`, here or at its commit.
-    /// - *Ordering*: call it before [`deduplicate`](Self::deduplicate) for the same messages, whose answers
-    ///   then include what is committed by that time.
+    /// - *Ordering*: call it before [`deduplicate`](Self::deduplicate) for the same messages, whose
+    ///   answers then include what is committed by that time.
     /// - *Units and limits*: one round trip where the driver can.
-    /// - *Errors*: those of `deduplicate`. *Cancellation*: roll back. *Concurrency*: others may wait for
-    ///   this transaction. *Repeat*: harmless.
+    /// - *Errors*: those of `deduplicate`. *Cancellation*: roll back. *Concurrency*: others may
+    ///   wait for this transaction. *Repeat*: harmless.
     async fn fence(
         &self,
         tx: &mut Self::Tx<'_>,

@@ -59,9 +59,9 @@ pub enum Step {
         behind: Vec<RowId>,
     },
     /// Parks these messages of a failing key behind those already parked. Missing rows are skipped.
-    /// If the key has no row (it flows again), the answer is [`Stale`](Transitioned::Stale), because no
-    /// relay would look at messages parked there. The version stays the same, so work on the
-    /// messages in front continues.
+    /// If the key has no row (it flows again), the answer is [`Stale`](Transitioned::Stale),
+    /// because no relay would look at messages parked there. The version stays the same, so work on
+    /// the messages in front continues.
     Park {
         /// The messages, in order.
         rows: Vec<RowId>,

@@ -18,7 +18,8 @@ use super::steps::Steps;
 
 mod start;
 
-/// Handles what a transport delivers, in transactions of a store: each message's effect is committed once, in the order of its key.
+/// Handles what a transport delivers, in transactions of a store: each message's effect is
+/// committed once, in the order of its key.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -40,7 +41,8 @@ mod start;
 pub struct Inbox;
 
 impl Inbox {
-    /// An inbox in a store, which receives from a transport. Both are cheap to clone, or shared in an `Arc`.
+    /// An inbox in a store, which receives from a transport. Both are cheap to clone, or shared in
+    /// an `Arc`.
     pub fn builder<S: Transactional>(store: S, transport: impl Transport) -> InboxBuilder<S> {
         let store = Arc::new(store);
         InboxBuilder {
@@ -62,7 +64,8 @@ impl Inbox {
     }
 }
 
-/// Sets an inbox up. Nothing is checked before [`start`](Self::start), which then reports everything that is wrong at once.
+/// Sets an inbox up. Nothing is checked before [`start`](Self::start), which then reports
+/// everything that is wrong at once.
 #[must_use = "nothing runs before `start`"]
 pub struct InboxBuilder<S: Transactional, A = (), C: Codec = Json> {
     store: Arc<S>,
@@ -105,16 +108,19 @@ macro_rules! settings {
 }
 
 impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C> {
-    /// The name of the consumer: it stands in the store with each handled id, and names the group at the broker. Processes with one name
-    /// share the messages. Another name is another consumer. What it gets of earlier messages is the broker's to say: on Kafka what the log still has,
-    /// on Redis what was not trimmed, on RabbitMQ and within a process only what comes from then on. Needed.
+    /// The name of the consumer: it stands in the store with each handled id, and names the group
+    /// at the broker. Processes with one name share the messages. Another name is another consumer.
+    /// What it gets of earlier messages is the broker's to say: on Kafka what the log still has, on
+    /// Redis what was not trimmed, on RabbitMQ and within a process only what comes from then on.
+    /// Needed.
     pub fn consumer(mut self, name: impl Into<String>) -> Self {
         self.consumer = name.into();
         self
     }
 
     /// Sets the state of the application, which handlers registered from here on find in
-    /// [`HandlerContext::state`](super::HandlerContext::state). They name its type: `HandlerContext<'_, MyStore, App>`. Use an `Arc` to share it.
+    /// [`HandlerContext::state`](super::HandlerContext::state). They name its type:
+    /// `HandlerContext<'_, MyStore, App>`. Use an `Arc` to share it.
     pub fn state<B: Send + Sync + 'static>(self, state: B) -> InboxBuilder<S, B, C> {
         self.shared_state(Arc::new(state))
     }
@@ -144,8 +150,8 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         self
     }
 
-    /// Takes transactions from another store of the same database: one over a connection pool of its own, so that handlers and requests do not wait for
-    /// each other.
+    /// Takes transactions from another store of the same database: one over a connection pool of
+    /// its own, so that handlers and requests do not wait for each other.
     pub fn store(mut self, store: S) -> Self {
         self.store = Arc::new(store);
         self.outbox = self.outbox.with_store(Arc::clone(&self.store));
@@ -155,12 +161,15 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
 
     /// Handles events of the type that this handler takes. Subscribes to its topic.
     ///
-    /// The payload is read by the codec of the [outbox](Self::outbox): as JSON, unless another was set. One that can't be read becomes a dead letter.
-    /// One of a newer schema version than this program knows fails, is tried
-    /// again by the retry policy ([`retry`](Self::retry), [`topic_retry`](Self::topic_retry)), and is a dead letter when its attempts are used up:
-    /// a policy that ends in [`Exhausted::Hold`](outbox_contract::Exhausted::Hold) has its key wait for a program that knows it.
+    /// The payload is read by the codec of the [outbox](Self::outbox): as JSON, unless another was
+    /// set. One that can't be read becomes a dead letter. One of a newer schema version than this
+    /// program knows fails, is tried again by the retry policy ([`retry`](Self::retry),
+    /// [`topic_retry`](Self::topic_retry)), and is a dead letter when its attempts are used up: a
+    /// policy that ends in [`Exhausted::Hold`](outbox_contract::Exhausted::Hold) has its key wait
+    /// for a program that knows it.
     ///
-    /// **Whatever else is on the topic becomes dead letters**, in the order of its keys. A consumer that wants some of a topic's types says so with
+    /// **Whatever else is on the topic becomes dead letters**, in the order of its keys. A consumer
+    /// that wants some of a topic's types says so with
     /// [`unknown_types`](Self::unknown_types)`(`[`UnknownType::Ignore`]`)`.
     pub fn on<E, H>(self, handler: H) -> Self
     where
@@ -195,7 +204,8 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         self
     }
 
-    /// Handles every message that no other handler wants, as it is. Topics are subscribed to by [`topic`](Self::topic) and by other handlers.
+    /// Handles every message that no other handler wants, as it is. Topics are subscribed to by
+    /// [`topic`](Self::topic) and by other handlers.
     pub fn on_any<H>(mut self, handler: H) -> Self
     where
         H: for<'a> MessageHandler<'a, Message, S, A, C>,
@@ -210,14 +220,16 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         self
     }
 
-    /// Sets the fate of messages of subscribed topics that have no handler. Default: they become dead letters.
+    /// Sets the fate of messages of subscribed topics that have no handler. Default: they become
+    /// dead letters.
     pub fn unknown_types(mut self, unknown: UnknownType) -> Self {
         self.handlers.unknown = unknown;
         self
     }
 
-    /// Reads version `from` of an event type as version `to`. Several steps are taken one after the other, up to the version that the
-    /// handler's type has. Of a version without a step the handler's type itself must read the payload.
+    /// Reads version `from` of an event type as version `to`. Several steps are taken one after the
+    /// other, up to the version that the handler's type has. Of a version without a step the
+    /// handler's type itself must read the payload.
     pub fn upcast<Old, New>(
         mut self,
         event_type: impl AsRef<str>,
@@ -235,11 +247,13 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         self
     }
 
-    /// Sets the outbox to which handlers publish: its codec, its routes, its limits. Events are read with the same codec. Published events go to the
-    /// inbox's own store, in the handler's transaction, whatever store the outbox has. Default: JSON on the route `default`.
+    /// Sets the outbox to which handlers publish: its codec, its routes, its limits. Events are
+    /// read with the same codec. Published events go to the inbox's own store, in the handler's
+    /// transaction, whatever store the outbox has. Default: JSON on the route `default`.
     ///
-    /// Call it before handlers and upcasters are registered, because they read with that codec. Handlers name it in their
-    /// [`HandlerContext`](super::HandlerContext): `HandlerContext<'_, MyStore, (), MyCodec>`.
+    /// Call it before handlers and upcasters are registered, because they read with that codec.
+    /// Handlers name it in their [`HandlerContext`](super::HandlerContext): `HandlerContext<'_,
+    /// MyStore, (), MyCodec>`.
     pub fn outbox<T: Transactional, D: Codec>(self, outbox: Outbox<T, D>) -> InboxBuilder<S, A, D> {
         InboxBuilder {
             outbox: outbox.with_store(Arc::clone(&self.store)),
@@ -259,7 +273,8 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         }
     }
 
-    /// Sends the events that handlers publish to a topic by a route of its own: in addition to the routes of its [outbox](Self::outbox), or instead of `default`.
+    /// Sends the events that handlers publish to a topic by a route of its own: in addition to the
+    /// routes of its [outbox](Self::outbox), or instead of `default`.
     pub fn route_for(mut self, topic: impl Into<String>, route: impl Into<String>) -> Self {
         self.routes.push((topic.into(), route.into()));
         self
@@ -300,7 +315,8 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         prefetch: usize,
         /// The most bytes of them. See [`InboxConfig::prefetch_bytes`].
         prefetch_bytes: usize,
-        /// The most dead letters beside which a record that is no message becomes one. See [`InboxConfig::max_undecodable`].
+        /// The most dead letters beside which a record that is no message becomes one. See
+        /// [`InboxConfig::max_undecodable`].
         max_undecodable: u64,
         /// Number of tries of a message in memory. See [`InboxConfig::tries`].
         tries: u32,
@@ -316,7 +332,8 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         outage_first_delay: Duration,
         /// The longest such wait. See [`InboxConfig::outage_max_delay`].
         outage_max_delay: Duration,
-        /// The age of a stored message from which on the inbox is unhealthy. See [`InboxConfig::unhealthy_age`].
+        /// The age of a stored message from which on the inbox is unhealthy. See
+        /// [`InboxConfig::unhealthy_age`].
         unhealthy_age: Duration,
         /// Retry policy of stored messages that fail. See [`InboxConfig::retry`].
         retry: RetryPolicy,
@@ -334,7 +351,8 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         &self.consumer
     }
 
-    /// Returns the maximum number of transactions that it takes of the store that it was given first.
+    /// Returns the maximum number of transactions that it takes of the store that it was given
+    /// first.
     pub(crate) fn transactions_of_service(&self) -> Option<usize> {
         (!self.own_store).then_some(self.config.concurrency)
     }

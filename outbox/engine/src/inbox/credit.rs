@@ -1,7 +1,8 @@
 //! Credit: the deliveries that an inbox has in memory, in messages and in bytes.
 //!
-//! Each delivery owns its share ([`Hold`]) and gives it back when it is dropped: handled, revoked or lost with a crashed actor. So the
-//! count needs no bookkeeping that a crash could break. The bound (promise P6) is the transport's prefetch.
+//! Each delivery owns its share ([`Hold`]) and gives it back when it is dropped: handled, revoked
+//! or lost with a crashed actor. So the count needs no bookkeeping that a crash could break. The
+//! bound (promise P6) is the transport's prefetch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,5 @@
-//! The dispatcher: the actor around the core. It passes events to it, and its commands to the workers and the acknowledger.
+//! The dispatcher: the actor around the core. It passes events to it, and its commands to the
+//! workers and the acknowledger.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +38,8 @@ pub(crate) enum DispatcherMsg {
     Look,
     /// The time that was planned has come.
     Tick,
-    /// Begin nothing more; answer when nothing is being handled, with whether the broker was told everything.
+    /// Begin nothing more; answer when nothing is being handled, with whether the broker was told
+    /// everything.
     Drain(RpcReplyPort<bool>),
 }
 
@@ -99,8 +101,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Replaces a worker or an acknowledger that died. What it had in hand is done again: messages that were handled are found to be duplicates, and
-    /// an acknowledgement may be told twice.
+    /// Replaces a worker or an acknowledger that died. What it had in hand is done again: messages
+    /// that were handled are found to be duplicates, and an acknowledgement may be told twice.
     async fn handle_supervisor_evt(
         &self,
         myself: ActorRef<DispatcherMsg>,
@@ -176,7 +178,8 @@ impl DispatcherState {
         Ok(())
     }
 
-    /// Lets the core take an event, and passes its commands on. Whoever is gone is replaced, and what it was to do is done again.
+    /// Lets the core take an event, and passes its commands on. Whoever is gone is replaced, and
+    /// what it was to do is done again.
     fn feed(&mut self, event: Event) {
         for command in self.core.on(event, self.context.now()) {
             match command {

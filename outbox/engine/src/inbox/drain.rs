@@ -1,7 +1,7 @@
 //! Stored messages into handlers: the transport of a relay that drains a consumer's route.
 //!
-//! So retries, dead letters, held keys and the verbs of operators are those of the outbox. What a transport calls delivered is a message
-//! whose handler's transaction is committed.
+//! So retries, dead letters, held keys and the verbs of operators are those of the outbox. What a
+//! transport calls delivered is a message whose handler's transaction is committed.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -77,7 +77,8 @@ impl Drain {
         Outcome::Failed(failure)
     }
 
-    /// The messages that are to be tried now, by their places: neither those that rest nor their followers.
+    /// The messages that are to be tried now, by their places: neither those that rest nor their
+    /// followers.
     fn awake(&self, messages: &[Arc<Stored>]) -> Vec<usize> {
         let (conflicts, now) = (self.conflicts(), Instant::now());
         let mut resting = BTreeSet::new();

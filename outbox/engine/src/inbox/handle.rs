@@ -18,8 +18,9 @@ use crate::relay::{Health, RelayHandle, Status};
 /// An inbox that could begin no transaction for so long is unhealthy.
 const STARVED: Duration = Duration::from_secs(60);
 
-/// A running inbox. Dropping it ends the inbox at once, as a crash would: what is being handled is rolled back, and what was not
-/// acknowledged comes again. Call [`stop`](Self::stop) to end it in order.
+/// A running inbox. Dropping it ends the inbox at once, as a crash would: what is being handled is
+/// rolled back, and what was not acknowledged comes again. Call [`stop`](Self::stop) to end it in
+/// order.
 #[must_use = "dropping the handle ends the inbox"]
 pub struct InboxHandle {
     pub(crate) context: Arc<Context>,
@@ -45,16 +46,19 @@ impl InboxHandle {
         &self.context.subscription.consumer
     }
 
-    /// The route under which messages wait in the store for this consumer: what the verbs of operators name.
+    /// The route under which messages wait in the store for this consumer: what the verbs of
+    /// operators name.
     #[must_use]
     pub fn route(&self) -> &Route {
         &self.route
     }
 
-    /// Takes no more, finishes what is being handled, acknowledges it, gives everything back, then stops (promise P8).
+    /// Takes no more, finishes what is being handled, acknowledges it, gives everything back, then
+    /// stops (promise P8).
     ///
-    /// Returns whether all of that was done within the deadline. If not, the inbox was ended as by a kill: nothing is lost, and what was not
-    /// acknowledged comes again. Dropping the future half-way does the same.
+    /// Returns whether all of that was done within the deadline. If not, the inbox was ended as by
+    /// a kill: nothing is lost, and what was not acknowledged comes again. Dropping the future
+    /// half-way does the same.
     pub async fn stop(mut self, deadline: Duration) -> bool {
         let receiving = async {
             let Some(supervisor) = &self.supervisor else { return true };
@@ -72,9 +76,10 @@ impl InboxHandle {
         received && drained
     }
 
-    /// Stops handling for this consumer, in every process: here at once, elsewhere and for stored messages from their next heartbeat on.
-    /// What is being handled now is finished. Receiving goes on as far as the prefetch, or in stored mode into the store. It is kept by the
-    /// store, and lasts until [`resume`](Self::resume) or an operator ends it.
+    /// Stops handling for this consumer, in every process: here at once, elsewhere and for stored
+    /// messages from their next heartbeat on. What is being handled now is finished. Receiving goes
+    /// on as far as the prefetch, or in stored mode into the store. It is kept by the store, and
+    /// lasts until [`resume`](Self::resume) or an operator ends it.
     ///
     /// # Errors
     ///
@@ -105,13 +110,15 @@ impl InboxHandle {
         self.context.stats()
     }
 
-    /// Topics, and units of them, that nothing is received from for now, while others go on. Looked at once a second.
+    /// Topics, and units of them, that nothing is received from for now, while others go on. Looked
+    /// at once a second.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
         self.context.problems.all()
     }
 
-    /// Returns the backlog in the store of this consumer, as last measured. None: not measured yet, or not by this process.
+    /// Returns the backlog in the store of this consumer, as last measured. None: not measured yet,
+    /// or not by this process.
     #[must_use]
     pub fn backlog(&self) -> Option<Backlog> {
         self.drain.as_ref()?.backlog().pop().map(|(_, backlog)| backlog)

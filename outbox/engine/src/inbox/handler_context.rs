@@ -76,8 +76,8 @@ impl<'a, S: Transactional, A, C: Codec> HandlerContext<'a, S, A, C> {
 
     /// Returns the number of this attempt, from 1. Attempts in memory and, once the message is
     /// stored, those of the stored message are counted apart. Attempts that ended in a conflict (a
-    /// deadlock, a [`VersionMismatch`](crate::VersionMismatch)) are not counted, unless they last so
-    /// long that the message itself counts as failing.
+    /// deadlock, a [`VersionMismatch`](crate::VersionMismatch)) are not counted, unless they last
+    /// so long that the message itself counts as failing.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempt
@@ -156,7 +156,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the headers of a message published with these, while a message with those is handled.
+    /// Returns the headers of a message published with these, while a message with those is
+    /// handled.
     async fn published(given: &[(&str, &str)], incoming: &[(&str, &str)]) -> Headers {
         let message = |headers: &[(&str, &str)]| {
             let message = Message::new("orders".parse().unwrap(), "order.placed");

@@ -18,7 +18,8 @@ use super::undecodable::is_record;
 use super::upcast::{Upcasters, unreadable};
 use crate::mediator::HandlerError;
 
-/// The type of what came from a broker and was no message: kept with its bytes, so that an operator can look at it.
+/// The type of what came from a broker and was no message: kept with its bytes, so that an operator
+/// can look at it.
 pub(crate) const UNDECODABLE: &str = "outbox.undecodable";
 /// The header that says why.
 pub(crate) const UNDECODABLE_REASON: &str = "outbox-undecodable";
@@ -198,7 +199,8 @@ impl<S: Transactional, C: Codec> Handlers<S, C> {
         self.problems.push(problem);
     }
 
-    /// None yet, and what was said of topics and types: for another codec, which handlers and upcasters that are there already know nothing of.
+    /// None yet, and what was said of topics and types: for another codec, which handlers and
+    /// upcasters that are there already know nothing of.
     pub(crate) fn with_codec<D: Codec>(self) -> Handlers<S, D> {
         let mut problems = self.problems;
         if !self.list.is_empty() || !self.upcasters.is_empty() {
@@ -207,7 +209,8 @@ impl<S: Transactional, C: Codec> Handlers<S, C> {
         Handlers { unknown: self.unknown, topics: self.topics, problems, ..Handlers::new() }
     }
 
-    /// Everything that is wrong, in words. `handles`: whether this inbox runs handlers, in transactions that may be idle for so long.
+    /// Everything that is wrong, in words. `handles`: whether this inbox runs handlers, in
+    /// transactions that may be idle for so long.
     pub(crate) fn problems(&self, handles: bool, max_idle: Option<Duration>) -> Vec<String> {
         let mut problems = self.problems.clone();
         if self.topics.is_empty() {

@@ -9,7 +9,8 @@
 //!              └─ a relay of the consumer's route ── Drain, its transport ───┴─ Processor ── TransactionPool
 //! ```
 //!
-//! The processor is the only way into a handler: begin, fence what comes from the store, deduplicate, handle, append, commit. Every transaction comes from the pool.
+//! The processor is the only way into a handler: begin, fence what comes from the store,
+//! deduplicate, handle, append, commit. Every transaction comes from the pool.
 
 mod acknowledger;
 mod builder;

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 /// For so long it is told by the log alone: a connection that is made anew is over in less.
 const LASTING: Duration = Duration::from_secs(10);
-/// After so long without another error the subscription counts as well: where nothing is sent, nothing comes that could say so.
+/// After so long without another error the subscription counts as well: where nothing is sent,
+/// nothing comes that could say so.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// Errors of a subscription since it last gave something. Shared by who receives and who is asked for health.
+/// Errors of a subscription since it last gave something. Shared by who receives and who is asked
+/// for health.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     // Held for a few instructions.
@@ -40,7 +42,8 @@ impl Outage {
         self.errors().take();
     }
 
-    /// For how long it has given nothing but errors, and the last of them. None: it is well, or this may pass in a moment.
+    /// For how long it has given nothing but errors, and the last of them. None: it is well, or
+    /// this may pass in a moment.
     pub(crate) fn lasting(&self, now: Duration) -> Option<(Duration, String)> {
         let errors = self.errors();
         let errors = errors.as_ref().filter(|errors| !errors.is_over(now))?;

@@ -1,4 +1,5 @@
-//! Topics and units of a subscription that give nothing, while others do: logged once when one appears and once when it is over.
+//! Topics and units of a subscription that give nothing, while others do: logged once when one
+//! appears and once when it is over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +10,8 @@ use outbox_contract::{Consumer, Topic, metric};
 /// Maximum number of problems that the health check names, each in a reason of its own.
 const MAX_NAMED: usize = 20;
 
-/// The problems of a subscription, as its transport told last. Shared by who looks and who is asked for health.
+/// The problems of a subscription, as its transport told last. Shared by who looks and who is asked
+/// for health.
 #[derive(Debug)]
 pub(crate) struct Problems {
     consumer: Consumer,

@@ -22,7 +22,8 @@ pub(crate) struct Work<'a> {
 /// Purpose of a transaction.
 pub(crate) struct Errand<'a> {
     pub(crate) place: Place,
-    /// True if the message may take its handler's whole time: its last try came to nothing. Such never have all turns.
+    /// True if the message may take its handler's whole time: its last try came to nothing. Such
+    /// never have all turns.
     pub(crate) is_suspect: bool,
     /// Asked when its turn has come: returns false if it is not to be done any more.
     pub(crate) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
@@ -33,8 +34,9 @@ pub(crate) struct Errand<'a> {
 pub(crate) enum Place {
     /// From the broker: one that is behind others is written behind them.
     Broker,
-    /// From the store: one that is behind others stays where it is. Whoever waits for it waits until this instant, and others wait behind it: so
-    /// nothing but the first is begun that may not be over by then, and nobody waits long for a handler that is busy.
+    /// From the store: one that is behind others stays where it is. Whoever waits for it waits
+    /// until this instant, and others wait behind it: so nothing but the first is begun that may
+    /// not be over by then, and nobody waits long for a handler that is busy.
     Store { until: Instant },
 }
 
@@ -58,8 +60,9 @@ pub(crate) trait Process: Send + Sync + 'static {
     /// Returns the handler that a message goes to, if any.
     fn handler_of(&self, message: &Message) -> Option<usize>;
 
-    /// Handles messages: those of one key in the order given. Several go through one transaction; if that comes to nothing, each through
-    /// one of its own. Says what became of each as soon as it is known; behind one that is not finished, no other of its key is tried.
+    /// Handles messages: those of one key in the order given. Several go through one transaction;
+    /// if that comes to nothing, each through one of its own. Says what became of each as soon as
+    /// it is known; behind one that is not finished, no other of its key is tried.
     ///
     /// Cancellation: what is open is rolled back; a commit on its way may or may not happen.
     async fn process(
@@ -69,10 +72,12 @@ pub(crate) trait Process: Send + Sync + 'static {
         said: &mut (dyn FnMut(usize, Verdict) + Send),
     ) -> Result<(), Broken>;
 
-    /// Writes messages behind those that wait in the store for this consumer, in this order, in one transaction. One that the store refuses to
-    /// keep is replaced by one that stands for it and becomes a dead letter.
+    /// Writes messages behind those that wait in the store for this consumer, in this order, in one
+    /// transaction. One that the store refuses to keep is replaced by one that stands for it and
+    /// becomes a dead letter.
     ///
-    /// When nobody knows whether it was committed it is done again: the messages are there twice then, and are handled once. False: there was no
-    /// transaction to be had while it was wanted, and not all are written.
+    /// When nobody knows whether it was committed it is done again: the messages are there twice
+    /// then, and are handled once. False: there was no transaction to be had while it was wanted,
+    /// and not all are written.
     async fn store(&self, errand: &Errand<'_>, messages: &[&Message]) -> Result<bool, Broken>;
 }

@@ -1,5 +1,6 @@
-//! The processor: the only way into a handler, for what comes from the broker and for what waits in the store. It waits for the permits of the handlers, then
-//! for a turn, and passes messages through transactions.
+//! The processor: the only way into a handler, for what comes from the broker and for what waits in
+//! the store. It waits for the permits of the handlers, then for a turn, and passes messages
+//! through transactions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -59,7 +60,8 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         Self { undecodables: Undecodables::new(max), ..self }
     }
 
-    /// Returns the messages that handlers want, by their places. Says of the others what becomes of them.
+    /// Returns the messages that handlers want, by their places. Says of the others what becomes of
+    /// them.
     fn to_handle(&self, works: &[Work<'_>], say: &mut impl FnMut(usize, Verdict)) -> Vec<usize> {
         let mut stopped: BTreeSet<KeyId> = BTreeSet::new();
         let mut to_do = Vec::with_capacity(works.len());

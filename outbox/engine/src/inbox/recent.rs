@@ -1,4 +1,5 @@
-//! Recent events of one kind that are nobody's message: how they are said, in health and in the log, without flooding it.
+//! Recent events of one kind that are nobody's message: how they are said, in health and in the
+//! log, without flooding it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,7 +8,8 @@ use tokio::time::Instant;
 
 /// A warning of each would fill the log during an outage: one at the first, then one in so long.
 const WARN_EVERY: Duration = Duration::from_secs(60);
-/// After so long without another one they are over. A delivery would be no better sign: on a topic where nothing is sent, none comes.
+/// After so long without another one they are over. A delivery would be no better sign: on a topic
+/// where nothing is sent, none comes.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// Events of one kind. Shared by who meets them and who is asked for health.
@@ -32,7 +34,8 @@ impl Recent {
         self.met.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One was met. Returns the number that a warning is due for: this one and those that were not warned of.
+    /// One was met. Returns the number that a warning is due for: this one and those that were not
+    /// warned of.
     pub(crate) fn met(&self, now: Instant, words: &str) -> Option<u64> {
         let mut guard = self.lock();
         let met = match guard.take() {

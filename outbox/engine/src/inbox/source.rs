@@ -1,4 +1,5 @@
-//! A subscription that several actors use: one receives, many acknowledge, and at the end somebody closes it.
+//! A subscription that several actors use: one receives, many acknowledge, and at the end somebody
+//! closes it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -35,8 +36,8 @@ impl Source {
         catch_unwind(AssertUnwindSafe(|| deliveries.problems())).ok()
     }
 
-    /// Tells the broker that these are finished. When that can't be said now, say it again: they may not come again while this subscription lasts, and
-    /// count against its prefetch.
+    /// Tells the broker that these are finished. When that can't be said now, say it again: they
+    /// may not come again while this subscription lasts, and count against its prefetch.
     pub(crate) async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
         let acknowledged = async {
             match &*self.deliveries.read().await {

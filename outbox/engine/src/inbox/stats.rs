@@ -11,7 +11,8 @@ use tokio::time::Instant;
 use super::recent::Recent;
 use super::verdict::{Done, Verdict};
 
-/// Counters of one inbox, shared by its parts. Written with relaxed order: each is only ever read as a number.
+/// Counters of one inbox, shared by its parts. Written with relaxed order: each is only ever read
+/// as a number.
 #[derive(Debug)]
 pub(crate) struct Counters {
     consumer: Consumer,
@@ -193,16 +194,19 @@ pub struct InboxStats {
     pub duplicates: u64,
     /// Messages that no handler wants, and which are ignored by configuration.
     pub ignored: u64,
-    /// Attempts that failed, in memory and from the store, and messages that were rejected, each once.
+    /// Attempts that failed, in memory and from the store, and messages that were rejected, each
+    /// once.
     pub failed: u64,
-    /// Attempts that others were in the way of, for as long as they were tried. Some of a message that never gets through count as failed too.
+    /// Attempts that others were in the way of, for as long as they were tried. Some of a message
+    /// that never gets through count as failed too.
     pub conflicts: u64,
-    /// Attempts that the database, or the way to it, cut short. Some of a message that is interrupted each time while others go through count as
-    /// failed too.
+    /// Attempts that the database, or the way to it, cut short. Some of a message that is
+    /// interrupted each time while others go through count as failed too.
     pub interrupted: u64,
     /// Messages that were written to the store, to wait there.
     pub stored: u64,
-    /// Records that were no messages and were not kept: there were as many dead letters as there may be.
+    /// Records that were no messages and were not kept: there were as many dead letters as there
+    /// may be.
     pub dropped: u64,
     /// Times that everything in memory was dropped and asked for again.
     pub resets: u64,

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// A step that is over. A process that dies right behind any of them must leave each effect done once, in order.
+/// A step that is over. A process that dies right behind any of them must leave each effect done
+/// once, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 #[cfg_attr(not(feature = "test-util"), expect(unreachable_pub, reason = "public with the feature only"))]

@@ -1,7 +1,8 @@
 //! The supervisor of an inbox: subscribes, starts the parts, and starts them again when one fails.
 //!
-//! As in the relay, whatever is unexpected is a new incarnation: everything in memory is dropped, the broker delivers again what was not
-//! acknowledged, and deduplication finds what was handled. What is cut off in the middle of a transaction is rolled back.
+//! As in the relay, whatever is unexpected is a new incarnation: everything in memory is dropped,
+//! the broker delivers again what was not acknowledged, and deduplication finds what was handled.
+//! What is cut off in the middle of a transaction is rolled back.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -31,7 +32,8 @@ pub(crate) enum InboxMsg {
     Ended,
     /// Look whether the consumer, or a topic of it, is paused, and whether topics give nothing.
     Look,
-    /// Take no more, finish what is being handled, acknowledge it, leave. Answers whether all of it was done.
+    /// Take no more, finish what is being handled, acknowledge it, leave. Answers whether all of it
+    /// was done.
     Stop(RpcReplyPort<bool>),
 }
 
@@ -43,8 +45,8 @@ pub(crate) struct InboxState {
     stopping: bool,
 }
 
-/// Interval of the look whether an operator paused the consumer or a topic of it, and whether topics give nothing. The store is asked by the heartbeat
-/// alone, and the broker by the transport.
+/// Interval of the look whether an operator paused the consumer or a topic of it, and whether
+/// topics give nothing. The store is asked by the heartbeat alone, and the broker by the transport.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The parts of one life of an inbox.

@@ -1,4 +1,5 @@
-//! An inbox's transactions: who may have one, how they begin and end, how long a call may take, and what became of a commit that nobody answered.
+//! An inbox's transactions: who may have one, how they begin and end, how long a call may take, and
+//! what became of a commit that nobody answered.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +21,8 @@ pub(crate) mod spares;
 /// Number of questions about an unknown commit.
 const QUESTIONS: u32 = 3;
 
-/// The longest pause between two tries. Whoever pauses keeps its turn and its handler's place from others, so what lasts longer is given back.
+/// The longest pause between two tries. Whoever pauses keeps its turn and its handler's place from
+/// others, so what lasts longer is given back.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// Limits of a pool.
@@ -38,14 +40,16 @@ pub(crate) struct PoolLimits {
 }
 
 impl PoolLimits {
-    /// Number of turns that suspects may have: each may last until its handler's time is over, and the other messages go on meanwhile. Where there is one
-    /// turn, those who wait have it in the order in which they came.
+    /// Number of turns that suspects may have: each may last until its handler's time is over, and
+    /// the other messages go on meanwhile. Where there is one turn, those who wait have it in the
+    /// order in which they came.
     pub(crate) fn suspects(&self) -> usize {
         (self.turns / 2).max(1)
     }
 }
 
-/// Every transaction of an inbox comes from here, whatever its messages come from: so there are never more than there may be.
+/// Every transaction of an inbox comes from here, whatever its messages come from: so there are
+/// never more than there may be.
 pub(crate) struct TransactionPool<S: Transactional> {
     store: Arc<S>,
     consumer: Consumer,
@@ -83,8 +87,8 @@ impl<S: Transactional> TransactionPool<S> {
         Self { store, consumer, counters, limits, turns, suspects, spares, random }
     }
 
-    /// Waits for a turn. What has to wait is not begun yet: what happens meanwhile concerns it as if it stood in line. None: it is not wanted any more,
-    /// or there is no time left for it.
+    /// Waits for a turn. What has to wait is not begun yet: what happens meanwhile concerns it as
+    /// if it stood in line. None: it is not wanted any more, or there is no time left for it.
     pub(crate) async fn turn<'p>(&'p self, errand: &'p Errand<'p>) -> Option<Turn<'p>> {
         // Never closed.
         let wait = async {
@@ -109,8 +113,9 @@ impl<S: Transactional> TransactionPool<S> {
         }
     }
 
-    /// A transaction: one that was begun with the commit of another, or a new one. Where others have all connections of the user's pool, or write where one
-    /// writes at a time, it stands in line for it.
+    /// A transaction: one that was begun with the commit of another, or a new one. Where others
+    /// have all connections of the user's pool, or write where one writes at a time, it stands in
+    /// line for it.
     pub(crate) async fn begin(&self, turn: &Turn<'_>) -> Result<Open<S::Tx<'static>>, Trouble> {
         if let Some(spare) = self.spares.take() {
             return Ok(spare);
@@ -150,8 +155,9 @@ impl<S: Transactional> TransactionPool<S> {
         let _ = self.call("rollback", self.store.rollback(open.tx)).await;
     }
 
-    /// Commits, and keeps the transaction that was begun with it for the next messages, which are mostly there by now. `only`: the message that was
-    /// noted as handled in it, if that is all that was done in it.
+    /// Commits, and keeps the transaction that was begun with it for the next messages, which are
+    /// mostly there by now. `only`: the message that was noted as handled in it, if that is all
+    /// that was done in it.
     pub(crate) async fn commit(
         &self,
         open: Open<S::Tx<'static>>,
@@ -180,9 +186,10 @@ impl<S: Transactional> TransactionPool<S> {
 
     /// Finds out what became of a commit whose result is unknown.
     ///
-    /// Somebody else may have handled a message by the time that it is asked about. That is as good for this message, and tells nothing of others: so
-    /// only a transaction of one message is found out. Any other is done again: each that was committed is found to be a duplicate then, and one that
-    /// went behind others may be there twice, and is handled once.
+    /// Somebody else may have handled a message by the time that it is asked about. That is as good
+    /// for this message, and tells nothing of others: so only a transaction of one message is found
+    /// out. Any other is done again: each that was committed is found to be a duplicate then, and
+    /// one that went behind others may be there twice, and is handled once.
     async fn find_out(&self, only: Option<MessageId>, error: String) -> Result<(), Trouble> {
         let not_committed = || Trouble::Again(Failure::new("not-committed", error.clone()));
         let Some(id) = only else { return Err(not_committed()) };
@@ -222,7 +229,8 @@ impl<S: Transactional> TransactionPool<S> {
         }
     }
 
-    /// Returns the wait before something is tried once more: longer each time, and not as long as whoever else waits.
+    /// Returns the wait before something is tried once more: longer each time, and not as long as
+    /// whoever else waits.
     pub(crate) fn next_pause(&self, tries: u32) -> Duration {
         let draw = self.random.lock().unwrap_or_else(PoisonError::into_inner).f64();
         let (first, most) = self.limits.delays;

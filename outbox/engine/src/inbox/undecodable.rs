@@ -1,5 +1,6 @@
-//! Undecodable records: messages that stand for what can't be handled or kept as it is. No handler gets them, and they become dead letters; but a topic that
-//! others fill with records that are no messages must not fill the store.
+//! Undecodable records: messages that stand for what can't be handled or kept as it is. No handler
+//! gets them, and they become dead letters; but a topic that others fill with records that are no
+//! messages must not fill the store.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,7 +38,8 @@ pub(crate) fn place_of(message: &Message) -> Option<&str> {
     if &*message.event_type == UNDECODABLE { message.headers.get(PLACE) } else { None }
 }
 
-/// Stands for what is no message. Its id is that of the record, so that one record is one dead letter however often it is delivered.
+/// Stands for what is no message. Its id is that of the record, so that one record is one dead
+/// letter however often it is delivered.
 fn undecodable(junk: Undecodable, topic: &Topic) -> Message {
     let id = junk.identity(topic);
     let length = junk.payload.len().min(Message::MAX_PAYLOAD_BYTES);
@@ -55,7 +57,8 @@ fn undecodable(junk: Undecodable, topic: &Topic) -> Message {
     message
 }
 
-/// Stands for a message that the store refuses to keep: of the same id and key, so that it stands where that would, with nothing else of it.
+/// Stands for a message that the store refuses to keep: of the same id and key, so that it stands
+/// where that would, with nothing else of it.
 pub(crate) fn refused(message: &Message, words: &str) -> Message {
     let mut stand_in = Message::new(message.topic.clone(), UNDECODABLE);
     stand_in.id = message.id;
@@ -77,7 +80,8 @@ pub(crate) fn refused(message: &Message, words: &str) -> Message {
     stand_in
 }
 
-/// Keeps a header as far as one can be kept: without control characters, and as long as a header may be. One without a name can't.
+/// Keeps a header as far as one can be kept: without control characters, and as long as a header
+/// may be. One without a name can't.
 fn keep(message: &mut Message, name: &str, value: &str) {
     let plain = |text: &str, most: usize, instead: fn(char) -> String| {
         let mut text: String =
@@ -94,7 +98,8 @@ fn keep(message: &mut Message, name: &str, value: &str) {
 /// Time for which a count of dead letters is used, plus those that were added meanwhile.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// Approximate number of dead letters of a consumer, and the maximum beside which a record that is no message becomes another one.
+/// Approximate number of dead letters of a consumer, and the maximum beside which a record that is
+/// no message becomes another one.
 #[derive(Debug)]
 pub(crate) struct Undecodables {
     most: u64,

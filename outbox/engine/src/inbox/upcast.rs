@@ -26,7 +26,8 @@ impl<C: Codec> Upcasters<C> {
         self.0.is_empty()
     }
 
-    /// Adds a step. Says whether there was none from this version yet, and whether it leads to a later one.
+    /// Adds a step. Says whether there was none from this version yet, and whether it leads to a
+    /// later one.
     pub(crate) fn add<Old, New>(
         &mut self,
         event_type: &str,
@@ -53,7 +54,8 @@ impl<C: Codec> Upcasters<C> {
         Ok(())
     }
 
-    /// Brings a payload to a version, as far as there are steps. Without a step it stays as it is: the type itself may read it.
+    /// Brings a payload to a version, as far as there are steps. Without a step it stays as it is:
+    /// the type itself may read it.
     pub(crate) fn raise(
         &self,
         codec: &C,

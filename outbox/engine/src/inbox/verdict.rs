@@ -18,11 +18,14 @@ pub(crate) enum Verdict {
     Rejected(Failure),
     /// Others were in the way (a conflict), for as long as it was tried: nothing is counted.
     Again(Failure),
-    /// The same, by its handler's own word: it has found another version than it expected, each time.
+    /// The same, by its handler's own word: it has found another version than it expected, each
+    /// time.
     Outdated(Failure),
-    /// The database, or the way to it, failed under its handler: nothing is counted, unless this message alone meets it each time.
+    /// The database, or the way to it, failed under its handler: nothing is counted, unless this
+    /// message alone meets it each time.
     Environment(Failure),
-    /// It was not tried: an earlier message of its key was not finished, its handler had too much to do, or there was no time left.
+    /// It was not tried: an earlier message of its key was not finished, its handler had too much
+    /// to do, or there was no time left.
     NotTried,
 }
 
@@ -46,17 +49,20 @@ pub(crate) enum Done {
 pub(crate) enum Trouble {
     /// The handler of one message failed or rejected it.
     Handler(Verdict),
-    /// Another transaction was in the way, or it turned out not to be committed: start again from the beginning.
+    /// Another transaction was in the way, or it turned out not to be committed: start again from
+    /// the beginning.
     Again(Failure),
     /// The handler found another version than it expected: start again from the beginning.
     Outdated(Failure),
-    /// The session, the server or the way to it failed, behind a transaction that had begun well: try the message again after a pause.
+    /// The session, the server or the way to it failed, behind a transaction that had begun well:
+    /// try the message again after a pause.
     Environment(Failure),
     /// Handlers took so long that what is behind this many messages would not be handled in time.
     Slow(usize),
     /// There was no transaction to be had: nothing was tried.
     NoTurn,
-    /// The store is not to be had, or nobody knows what became of the commit: nothing that is in memory can be relied on.
+    /// The store is not to be had, or nobody knows what became of the commit: nothing that is in
+    /// memory can be relied on.
     Broken(Broken),
 }
 
@@ -88,10 +94,12 @@ impl Trouble {
         }
     }
 
-    /// Translates an error of the store behind a handler, at the append and the commit. If it is neither a conflict nor the environment, it is
-    /// what the handler wrote: a constraint that is checked at the commit, a failed query whose error the handler kept to itself. That is its
-    /// message's failure. A session that is gone by now is not a store that is gone: a handler that is too slow for the server's limits finds
-    /// the same. Neither must stop all others; a store that is away shows at the next transaction.
+    /// Translates an error of the store behind a handler, at the append and the commit. If it is
+    /// neither a conflict nor the environment, it is what the handler wrote: a constraint that is
+    /// checked at the commit, a failed query whose error the handler kept to itself. That is its
+    /// message's failure. A session that is gone by now is not a store that is gone: a handler that
+    /// is too slow for the server's limits finds the same. Neither must stop all others; a store
+    /// that is away shows at the next transaction.
     pub(crate) fn of_work(what: &'static str, error: &StoreError) -> Self {
         match error.kind() {
             StoreErrorKind::Conflict => Self::conflict(error),

@@ -84,8 +84,8 @@ impl<S: Transactional, C: Codec> Mediator<S, C> {
     /// Registers a handler of events of one type, after the type's existing handlers.
     ///
     /// An `async fn` or an async closure of the event and the unit of work is a handler; so is a
-    /// value that implements [`EventHandler`]. The type is that of the published value: a handler of an enum
-    /// receives all of its variants.
+    /// value that implements [`EventHandler`]. The type is that of the published value: a handler
+    /// of an enum receives all of its variants.
     #[must_use]
     pub fn on<E, H>(self, handler: H) -> Self
     where

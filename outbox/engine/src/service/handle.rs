@@ -12,8 +12,8 @@ use crate::relay::{Health, RelayHandle, RelayObserver, Status};
 
 /// A running service. Clones share it: one for each handler of a web server, say.
 ///
-/// [`run_until`](Self::run_until) or [`shutdown`](Self::shutdown) ends it in order. Dropping the last
-/// clone without that ends it at once, as a crash would, and logs a warning.
+/// [`run_until`](Self::run_until) or [`shutdown`](Self::shutdown) ends it in order. Dropping the
+/// last clone without that ends it at once, as a crash would, and logs a warning.
 pub struct ServiceHandle<S: Transactional, C: Codec = Json> {
     outbox: Outbox<S, C>,
     running: Arc<Running>,
@@ -71,8 +71,8 @@ impl<S: Transactional, C: Codec> ServiceHandle<S, C> {
     /// Returns the health of relay and inboxes together (promise P9): the worst status, and every
     /// reason.
     ///
-    /// For alarms, not for probes: when the broker is away, every instance is unhealthy at once, and
-    /// a probe would take down all of them.
+    /// For alarms, not for probes: when the broker is away, every instance is unhealthy at once,
+    /// and a probe would take down all of them.
     #[must_use]
     pub fn health(&self) -> Health {
         let mut health = Health { status: Status::Healthy, reasons: Vec::new() };
@@ -86,8 +86,8 @@ impl<S: Transactional, C: Codec> ServiceHandle<S, C> {
         health
     }
 
-    /// Returns a read-only handle of the relay: its statistics, its backlog, routes without a relay.
-    /// `None` in a service without a relay.
+    /// Returns a read-only handle of the relay: its statistics, its backlog, routes without a
+    /// relay. `None` in a service without a relay.
     #[must_use]
     pub fn relay(&self) -> Option<&RelayObserver> {
         self.running.relay.as_ref()
@@ -101,8 +101,8 @@ impl<S: Transactional, C: Codec> ServiceHandle<S, C> {
         Some(inbox.stats())
     }
 
-    /// Runs until the signal completes, then [shuts down](Self::shutdown) within the deadline of the
-    /// [builder](super::ServiceBuilder::shutdown_within).
+    /// Runs until the signal completes, then [shuts down](Self::shutdown) within the deadline of
+    /// the [builder](super::ServiceBuilder::shutdown_within).
     ///
     /// Any future is a signal: `tokio::signal::ctrl_c()`, `token.cancelled()`, a channel.
     ///

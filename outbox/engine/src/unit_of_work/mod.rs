@@ -24,8 +24,8 @@ type Event = Box<dyn Any + Send + Sync>;
 ///
 /// [`tx`](Self::tx) runs queries in it. Events are [published](Self::publish), or
 /// [collected](Self::collect) from aggregates. [`commit`](Self::commit) passes them to the handlers
-/// of the [`Mediator`], in the same transaction, appends those that have a topic, commits, and wakes
-/// the relay.
+/// of the [`Mediator`], in the same transaction, appends those that have a topic, commits, and
+/// wakes the relay.
 ///
 /// Dropping it rolls back.
 ///
@@ -46,8 +46,8 @@ impl<S: Transactional, C: Codec> UnitOfWork<S, C> {
         Self { mediator, tx, cascade: Cascade::new(limits), messages: Vec::new() }
     }
 
-    /// Returns the connection of the transaction, for your queries: `query.execute(work.tx())`. With
-    /// MongoDB it is the session.
+    /// Returns the connection of the transaction, for your queries: `query.execute(work.tx())`.
+    /// With MongoDB it is the session.
     pub fn tx(&mut self) -> &mut S::Connection {
         S::connection(&mut self.tx)
     }
@@ -101,8 +101,8 @@ impl<S: Transactional, C: Codec> UnitOfWork<S, C> {
     ///
     /// # Errors
     ///
-    /// As [`publish`](Self::publish). Taken events are not put back: read the aggregate again before
-    /// another attempt.
+    /// As [`publish`](Self::publish). Taken events are not put back: read the aggregate again
+    /// before another attempt.
     pub fn collect<A: Aggregate>(&mut self, aggregate: &mut A) -> Result<(), WorkError> {
         aggregate.events().take().into_iter().try_for_each(|event| self.publish(event))
     }
@@ -135,7 +135,8 @@ impl<S: Transactional, C: Codec> UnitOfWork<S, C> {
     /// commit it yourself.
     ///
     /// A relay of this process then looks a little later than after `commit`, unless you call
-    /// [`wakeup_signal().committed()`](outbox_contract::backend::WakeupSignal::committed) of the store.
+    /// [`wakeup_signal().committed()`](outbox_contract::backend::WakeupSignal::committed) of the
+    /// store.
     ///
     /// *Cancellation*: rolled back.
     ///

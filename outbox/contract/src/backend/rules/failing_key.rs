@@ -85,8 +85,8 @@ impl KeyState {
         Self { held: false, ..self }.next_message(version, now)
     }
 
-    /// An operator discards more messages than one transaction moves: until the rest is gone, the key
-    /// is held, so that none of it is sent.
+    /// An operator discards more messages than one transaction moves: until the rest is gone, the
+    /// key is held, so that none of it is sent.
     #[must_use]
     pub fn discard_in_part(self, version: i64, now: Timestamp) -> Self {
         Self { held: true, ..self }.next_message(version, now)

@@ -1,4 +1,5 @@
-//! Messages into transactions: several through each as long as that goes well, then each through one of its own.
+//! Messages into transactions: several through each as long as that goes well, then each through
+//! one of its own.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,8 @@ use crate::inbox::transaction_pool::Turn;
 use crate::inbox::verdict::{Broken, Trouble, Verdict};
 
 impl<S: Transactional, C: Codec> Processor<S, C> {
-    /// Several messages through each transaction, as long as that goes well. Returns those that are left, to go alone.
+    /// Several messages through each transaction, as long as that goes well. Returns those that are
+    /// left, to go alone.
     pub(super) async fn batches(
         &self,
         turn: &Turn<'_>,

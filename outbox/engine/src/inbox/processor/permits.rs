@@ -11,13 +11,16 @@ use tokio::time::{Instant, timeout_at};
 use super::Processor;
 use crate::inbox::process::{Errand, Process};
 
-/// Time that stored messages wait for a handler that runs as often as it may: as long as short calls take. Then others get their turn. Without a wait, nearly
-/// all would be put off where calls are short; with a long one, they would hold the publishers of other handlers until `publish_timeout`.
+/// Time that stored messages wait for a handler that runs as often as it may: as long as short
+/// calls take. Then others get their turn. Without a wait, nearly all would be put off where calls
+/// are short; with a long one, they would hold the publishers of other handlers until
+/// `publish_timeout`.
 const PERMIT_WAIT: Duration = Duration::from_millis(50);
 
 impl<S: Transactional, C: Codec> Processor<S, C> {
-    /// Takes the permits of all handlers of these messages, always in the same order, so that two transactions never wait for each other. With those handlers
-    /// of which there was none to be had.
+    /// Takes the permits of all handlers of these messages, always in the same order, so that two
+    /// transactions never wait for each other. With those handlers of which there was none to be
+    /// had.
     pub(super) async fn permits(
         &self,
         errand: &Errand<'_>,

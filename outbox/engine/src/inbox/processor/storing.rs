@@ -16,7 +16,8 @@ use crate::inbox::undecodable::{is_record, place_of, refused};
 use crate::inbox::verdict::{Done, Trouble, Verdict};
 
 impl<S: Transactional, C: Codec> Processor<S, C> {
-    /// Writes messages in their order: together; where the store refuses to keep one of them, the others by themselves, and what stands for it.
+    /// Writes messages in their order: together; where the store refuses to keep one of them, the
+    /// others by themselves, and what stands for it.
     pub(super) async fn store_all(&self, errand: &Errand<'_>, messages: &[&Message]) -> Result<(), Trouble> {
         let Some(turn) = self.pool.turn(errand).await else { return Err(Trouble::NoTurn) };
         let wanted = self.wanted(messages).await?;
@@ -34,7 +35,8 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         Ok(())
     }
 
-    /// Selects what is to be stored of these: all but records that are no messages where this consumer ignores such, or has too many dead letters.
+    /// Selects what is to be stored of these: all but records that are no messages where this
+    /// consumer ignores such, or has too many dead letters.
     async fn wanted<'m>(&self, messages: &[&'m Message]) -> Result<Vec<&'m Message>, Trouble> {
         let records = messages.iter().filter(|message| is_record(message)).count();
         if records == 0 {
@@ -135,8 +137,8 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         Ok(new.len())
     }
 
-    /// Notes the records among these that are no messages as handled: each becomes one dead letter, whatever is delivered again. Gives those that
-    /// were noted before.
+    /// Notes the records among these that are no messages as handled: each becomes one dead letter,
+    /// whatever is delivered again. Gives those that were noted before.
     async fn known_records(
         &self,
         tx: &mut S::Tx<'static>,

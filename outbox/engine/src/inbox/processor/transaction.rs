@@ -1,4 +1,5 @@
-//! One transaction: begin, fence, deduplicate, handle, append, commit; and what each error on that way means.
+//! One transaction: begin, fence, deduplicate, handle, append, commit; and what each error on that
+//! way means.
 
 use std::panic::AssertUnwindSafe;
 
@@ -159,8 +160,9 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         Ok(dedups)
     }
 
-    /// Asks which of these, if they come from the store, still wait there: whoever read them may have slept since, and others have finished them. They wait
-    /// until the transaction is over. Empty: they come from the broker.
+    /// Asks which of these, if they come from the store, still wait there: whoever read them may
+    /// have slept since, and others have finished them. They wait until the transaction is over.
+    /// Empty: they come from the broker.
     async fn fence(&self, tx: &mut S::Tx<'static>, works: &[Work<'_>]) -> Result<Vec<bool>, Trouble> {
         let stored: Vec<&Stored> = works.iter().filter_map(|work| work.stored).collect();
         if stored.is_empty() {

@@ -1,6 +1,7 @@
 //! Transactions that were begun together with the commit of another, and wait for the next message.
 //!
-//! A pool checks each connection that comes back, and BEGIN is a round trip of its own: together, three of six round trips for each message.
+//! A pool checks each connection that comes back, and BEGIN is a round trip of its own: together,
+//! three of six round trips for each message.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,12 +9,13 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-/// Time that a transaction waits for the next message. A worker that has more to do comes back within a fraction of this; a connection that
-/// nobody needs is missing from the user's pool for this long.
+/// Time that a transaction waits for the next message. A worker that has more to do comes back
+/// within a fraction of this; a connection that nobody needs is missing from the user's pool for
+/// this long.
 const MAX_IDLE: Duration = Duration::from_millis(10);
 
-/// Number of transactions that follow each other on a connection before it goes back to the pool, which may be about to end it: because it is old, or
-/// because another host is behind the name now.
+/// Number of transactions that follow each other on a connection before it goes back to the pool,
+/// which may be about to end it: because it is old, or because another host is behind the name now.
 const MAX_IN_A_ROW: u32 = 100;
 
 /// A transaction that is open.
@@ -59,8 +61,8 @@ impl<T: Send + 'static> Spares<T> {
         Arc::new(Self { waiting, end: Box::new(end) })
     }
 
-    /// The one that was put last, so that those that nobody needs grow old. None that has waited for too long: when the whole process was paused,
-    /// the server may have ended it.
+    /// The one that was put last, so that those that nobody needs grow old. None that has waited
+    /// for too long: when the whole process was paused, the server may have ended it.
     pub(crate) fn take(&self) -> Option<Open<T>> {
         let spare = self.lock().spares.pop_if(|(since, _)| since.elapsed() < MAX_IDLE);
         spare.map(|(_, open)| open)
