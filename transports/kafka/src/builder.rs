@@ -9,7 +9,7 @@ use crate::config::{Config, GroupProtocol, not_taken};
 use crate::security::Mechanism;
 use crate::transport::KafkaTransport;
 
-/// Properties that the promises of the transport rest on: nobody sets them but it.
+/// Properties that the transport's guarantees depend on: users can't set them.
 const OURS: &[&str] = &[
     "acks",
     // Who publishes makes no topics.
@@ -67,30 +67,28 @@ impl KafkaTransportBuilder {
     }
 
     /// Speaks TLS with the brokers, whose certificates must come from an authority that the system
-    /// trusts, and have the name that they are reached by. Needs the feature `tls`. Default: no
-    /// TLS.
+    /// trusts, and match the broker's name. Needs the feature `tls`. Default: no TLS.
     pub fn tls(mut self) -> Self {
         self.config.security.tls();
         self
     }
 
-    /// The authorities, in PEM, that certificates of brokers must come from, in place of those that
-    /// the system trusts. With it goes [`tls`](Self::tls).
+    /// Sets the authorities of the brokers' certificates, in PEM, in place of those that the system
+    /// trusts. Requires [`tls`](Self::tls).
     pub fn authorities(mut self, pem: impl Into<String>) -> Self {
         self.config.security.authorities(pem.into());
         self
     }
 
-    /// Our own certificate, with those between it and its authority, and its private key, in PEM,
-    /// for brokers that ask for one. With it goes [`tls`](Self::tls). The password of a key that
-    /// has one: property `ssl.key.password`.
+    /// Sets the client's certificate with its chain, and its private key, in PEM, for brokers that
+    /// require one. Requires [`tls`](Self::tls). Password of the key: property `ssl.key.password`.
     pub fn identity(mut self, certificate: impl Into<String>, key: impl Into<String>) -> Self {
         self.config.security.identity(certificate.into(), key.into());
         self
     }
 
-    /// A user of the brokers and its password, and how it is shown (SASL). With [`tls`](Self::tls),
-    /// or else everybody on the way sees what passes.
+    /// Sets user, password and SASL mechanism. Use it with [`tls`](Self::tls): without it, traffic
+    /// is readable on the network.
     pub fn credentials(
         mut self,
         mechanism: Mechanism,
@@ -102,17 +100,17 @@ impl KafkaTransportBuilder {
     }
 
     /// Sets a property of librdkafka: compression, timeouts of groups, other ways to log in.
-    /// `build` refuses those that the promises of the transport rest on. Properties of producers
-    /// alone do not reach consumers, nor the other way round.
+    /// `build` refuses those that the transport's guarantees depend on. Producers get no properties
+    /// of consumers, and consumers none of producers.
     pub fn property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.config.properties.insert(name.into(), value.into());
         self
     }
 
-    /// The most bytes of a record batch, and of a message. Default 1,048,588, as the broker's. What
-    /// is larger is rejected before it is sent. Where a topic takes less (its `max.message.bytes`),
-    /// its batches are made smaller, and what it can't take is rejected before it is sent; for that
-    /// the user needs `DescribeConfigs` on the topic.
+    /// Sets the maximum number of bytes of a record batch, and of a message. Default 1,048,588, as
+    /// the broker's. Larger messages are rejected before they are sent. If a topic's
+    /// `max.message.bytes` is lower, its batches are smaller, and messages above it are rejected
+    /// before they are sent; this requires `DescribeConfigs` on the topic.
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.config.max_message_bytes = bytes.max(1);
         self
@@ -125,21 +123,21 @@ impl KafkaTransportBuilder {
         self
     }
 
-    /// Sets the way in which the members of a consumer share out partitions. Default
+    /// Sets the protocol by which the members of a consumer divide the partitions. Default
     /// [`GroupProtocol::Cooperative`].
     pub fn group_protocol(mut self, protocol: GroupProtocol) -> Self {
         self.config.group_protocol = protocol;
         self
     }
 
-    /// The transport. Connects by itself, in the background:
-    /// [`check`](outbox_contract::backend::Transport::check) tells whether it can.
+    /// Creates the transport. It connects in the background:
+    /// [`check`](outbox_contract::backend::Transport::check) reports whether it can.
     ///
     /// # Errors
     ///
     /// [`Invalid`](TransportErrorKind::Invalid) for a property that is the transport's own, or that
-    /// librdkafka does not take; for what is said twice; for TLS and SCRAM without the feature
-    /// `tls`; for a certificate or key that can't be read.
+    /// librdkafka rejects; for contradictory settings; for TLS and SCRAM without the feature `tls`;
+    /// for a certificate or key that can't be read.
     pub fn build(self) -> Result<KafkaTransport, TransportError> {
         let invalid = |words: String| TransportError::new(TransportErrorKind::Invalid, "build", words);
         let ours = self.config.properties.keys().find(|name| OURS.contains(&name.as_str()));

@@ -73,15 +73,15 @@ impl RabbitMqTransportBuilder {
         }
     }
 
-    /// The authorities, in PEM, that a certificate of the broker may come from, for `amqps://`
-    /// alone. They are added to the well-known ones.
+    /// Adds authorities of the broker's certificate, in PEM, to the well-known ones. For `amqps://`
+    /// only.
     pub fn authorities(mut self, pem: impl Into<String>) -> Self {
         self.authorities = Some(pem.into());
         self
     }
 
-    /// Our own certificate and its private key (PKCS #8), in PEM, for a broker that asks for one:
-    /// for `amqps://` alone.
+    /// Sets the client's certificate and its private key (PKCS #8), in PEM, for a broker that
+    /// requires one. For `amqps://` only.
     pub fn identity(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         self.identity = Some((certificate.into(), key.into()));
         self
@@ -93,46 +93,45 @@ impl RabbitMqTransportBuilder {
         self
     }
 
-    /// The exchange that messages are published to, a direct one if it is declared. Default
+    /// Sets the exchange to which messages are published, a direct one if it is declared. Default
     /// `outbox`.
     pub fn exchange(mut self, exchange: impl Into<String>) -> Self {
         self.exchange = exchange.into();
         self
     }
 
-    /// Sets what is done about exchanges, queues and bindings. Default: [`Topology::Checked`].
+    /// Sets the handling of exchanges, queues and bindings. Default: [`Topology::Checked`].
     pub fn topology(mut self, topology: Topology) -> Self {
         self.topology = topology;
         self
     }
 
     /// Sets the number of partitions of a topic: queues for each consumer, each with one member at
-    /// a time. 1 to 256, default 1. Every program that publishes to a topic or consumes it must say
-    /// the same; change it while the queues are empty and nobody publishes.
+    /// a time. 1 to 256, default 1. Every program that publishes to a topic or consumes it must use
+    /// the same number; change it only while the queues are empty and publishing is stopped.
     pub fn partitions(mut self, partitions: u32) -> Self {
         self.partitions = partitions;
         self
     }
 
-    /// Says that this consumer belongs to this topic: with [`Topology::Declared`] its queues are
-    /// made before anything is published, so that the order in which programs start does not
-    /// matter.
+    /// Registers a consumer of a topic: with [`Topology::Declared`] its queues are declared before
+    /// anything is published, so that the start order of programs does not matter.
     pub fn consumer(mut self, topic: Topic, consumer: Consumer) -> Self {
         self.consumers.entry(topic).or_default().insert(consumer);
         self
     }
 
-    /// The exchange to which queues send what they drop (`x-dead-letter-exchange`). Declared, it is
-    /// a fanout exchange with a quorum queue of the same name. Default: none; then queues drop
-    /// nothing.
+    /// Sets the exchange to which queues send dropped messages (`x-dead-letter-exchange`).
+    /// Declared, it is a fanout exchange with a quorum queue of the same name. Default: none;
+    /// queues drop nothing.
     pub fn dead_letters(mut self, exchange: impl Into<String>) -> Self {
         self.dead_letters = Some(exchange.into());
         self
     }
 
-    /// Sets the number of times that a queue delivers a message before it sends it to the dead
-    /// letters (`x-delivery-limit`). Needs [`dead_letters`](Self::dead_letters). Default: without
-    /// end. RabbitMQ's own default is 20, and each lost connection counts.
+    /// Sets the number of times that a queue delivers a message before it dead-letters it
+    /// (`x-delivery-limit`). Requires [`dead_letters`](Self::dead_letters). Default: no limit.
+    /// RabbitMQ's own default is 20, and each lost connection counts.
     pub fn delivery_limit(mut self, deliveries: u32) -> Self {
         self.delivery_limit = Some(deliveries);
         self
@@ -140,56 +139,54 @@ impl RabbitMqTransportBuilder {
 
     /// Sets the maximum number of messages in a queue before it refuses more (`x-max-length` with
     /// `reject-publish`). Default: the broker's memory and disk. While one queue of a topic is full
-    /// the topic is unavailable. The limit is soft: what is under way when a queue becomes full is
-    /// stored all the same.
+    /// the topic is unavailable. The limit is soft: messages in flight when a queue becomes full
+    /// are stored.
     pub fn max_waiting(mut self, messages: u32) -> Self {
         self.max_waiting = Some(messages);
         self
     }
 
-    /// Sets the number of connections that publish. At least 1, default 2: one carries on while the
-    /// other is made anew. Each member that consumes has one of its own besides.
+    /// Sets the number of connections that publish. At least 1, default 2: one continues while the
+    /// other reconnects. Each consuming member has an additional connection.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
     }
 
-    /// The most bytes that a payload may have. Default 16 MiB, RabbitMQ's own `max_message_size`;
-    /// set both alike.
+    /// Sets the maximum size of a payload in bytes. Default 16 MiB, RabbitMQ's own
+    /// `max_message_size`; set both to the same value.
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.max_message_bytes = bytes;
         self
     }
 
-    /// Sets the time limit of connecting, and of each answer of the broker but confirmations.
-    /// Default 3 s: below a relay's `publish_timeout` (5 s), so that what is wrong is known before
-    /// it stops waiting. Where the broker's name has several addresses, each is tried for an even
-    /// share of it.
+    /// Sets the time limit of connecting, and of each answer of the broker except confirmations.
+    /// Default 3 s: below a relay's `publish_timeout` (5 s), so that the cause is known before the
+    /// relay gives up. If the broker's name has several addresses, each gets an equal share of it.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Sets the interval at which broker and client show each other that they are there. Whole
-    /// seconds from 1 to 65,535, default 10. A connection over which nothing has come for twice as
-    /// long is given up: so long a network that swallows everything goes unnoticed.
+    /// Sets the interval of AMQP heartbeats. Whole seconds from 1 to 65,535, default 10. A
+    /// connection that is silent for twice as long is closed.
     pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
         self.heartbeat = heartbeat;
         self
     }
 
-    /// The pauses between attempts to connect: the first, and what it grows to by doubling. Default
-    /// 100 ms and 5 s.
+    /// Sets the pauses between connection attempts: the first, and the maximum, reached by
+    /// doubling. Default 100 ms and 5 s.
     pub fn pauses(mut self, first: Duration, most: Duration) -> Self {
         (self.first_pause, self.max_pause) = (first, most);
         self
     }
 
-    /// The transport. Nothing is connected yet.
+    /// Creates the transport. It does not connect yet.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with the configuration, at once. No password is shown.
+    /// All problems of the configuration. No password is shown.
     pub fn build(self) -> Result<RabbitMqTransport, ConfigError> {
         self.config().map(RabbitMqTransport::with_config)
     }
@@ -275,7 +272,7 @@ impl RabbitMqTransportBuilder {
     }
 }
 
-/// Without the URL: it has a password in it.
+/// Omits the URL, which contains a password.
 impl fmt::Debug for RabbitMqTransportBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RabbitMqTransportBuilder")

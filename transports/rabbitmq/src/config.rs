@@ -1,4 +1,4 @@
-//! Configuration of a transport, once it was found to make sense.
+//! Validated configuration of a transport.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,17 +15,17 @@ use crate::routing::Partitions;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Topology {
-    /// They must be there, made by somebody else. Queues are looked at before they are consumed: a
-    /// quorum queue with a single active consumer, which drops nothing in silence. AMQP can be
-    /// asked that only by declaring a queue that is there already, for which RabbitMQ wants the
-    /// permission *configure*.
+    /// They must exist, created by another party. Each queue is checked before it is consumed: it
+    /// must be a quorum queue with a single active consumer that drops nothing silently. AMQP can
+    /// only check this by declaring the existing queue, for which RabbitMQ requires the permission
+    /// *configure*.
     #[default]
     Checked,
-    /// Declares what is missing; what is there must be the same. What is deleted later is made
-    /// again within seconds, by who publishes and by who consumes.
+    /// Declares missing parts; existing ones must be identical. Parts that are deleted later are
+    /// declared again within seconds, by publishers and consumers.
     Declared,
-    /// They must be there, and are used as they are: for users without the permission *configure*.
-    /// That queues are as they should be is your promise.
+    /// They must exist, and are used without a check: for users without the permission *configure*.
+    /// You guarantee that the queues are suitable.
     Trusted,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Returns true if this message can ever be taken.
+    /// Returns true if the message can be published at all.
     pub(crate) fn validate(&self, message: &Message) -> Result<(), Rejection> {
         let bytes = message.payload.len();
         if bytes > self.max_message_bytes {
@@ -67,7 +67,7 @@ impl Config {
     }
 }
 
-/// Without the password and the private key.
+/// Omits the password and the private key.
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
@@ -87,14 +87,14 @@ impl fmt::Debug for Config {
     }
 }
 
-/// A configuration that makes no sense: everything that is wrong with it, at once.
+/// Invalid configuration, with all of its problems.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     pub(crate) problems: Vec<String>,
 }
 
 impl ConfigError {
-    /// Returns what is wrong, with the value and the remedy of each.
+    /// Returns the problems, each with its value and remedy.
     #[must_use]
     pub fn problems(&self) -> &[String] {
         &self.problems

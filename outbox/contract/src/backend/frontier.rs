@@ -32,7 +32,7 @@ impl Frontier<'_> {
         }
     }
 
-    /// Returns the [open writers](OpenWriters::writers); nobody on a store of another ordering.
+    /// Returns the [open writers](OpenWriters::writers); none on a store of another ordering.
     ///
     /// # Errors
     ///

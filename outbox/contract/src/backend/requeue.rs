@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::error::{StoreError, StoreErrorKind};
 
-/// How many of those that were refused an error names.
+/// Maximum number of refused messages that an error names.
 const MAX_NAMED: usize = 10;
 
 /// Dead letters on their way back: together; where one of them is refused, in halves, until each
@@ -70,7 +70,7 @@ impl<T> Requeue<T> {
         self.rows.get(self.left.last()?.clone())
     }
 
-    /// So many of these were appended: all of them but those that somebody else took away.
+    /// Records that this many of them were appended: all except those that another caller took.
     pub fn appended(&mut self, count: u64) {
         self.left.pop();
         self.appended += count;
@@ -104,8 +104,8 @@ impl<T> Requeue<T> {
     }
 }
 
-/// For authors of stores: the answer of a requeue that appended so many. Those that were refused
-/// are given by name and words.
+/// For authors of stores: the result of a requeue that appended this many messages. Refused ones
+/// are given by name and reason.
 ///
 /// # Errors
 ///
@@ -135,7 +135,7 @@ pub fn requeued(appended: u64, refused: &[(String, String)]) -> Result<u64, Stor
 mod tests {
     use super::*;
 
-    /// What was appended of so many rows, of which these are refused, and how often it was tried.
+    /// Appended rows of this many, of which these are refused, and the number of tries.
     fn run(rows: usize, bad: &[usize]) -> (Vec<usize>, usize, Requeue<usize>) {
         let mut requeue = Requeue::new((0..rows).collect());
         let (mut appended, mut tries) = (Vec::new(), 0);

@@ -108,11 +108,11 @@ macro_rules! settings {
 }
 
 impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C> {
-    /// The name of the consumer: it stands in the store with each handled id, and names the group
-    /// at the broker. Processes with one name share the messages. Another name is another consumer.
-    /// What it gets of earlier messages is the broker's to say: on Kafka what the log still has, on
-    /// Redis what was not trimmed, on RabbitMQ and within a process only what comes from then on.
-    /// Needed.
+    /// Sets the name of the consumer. The store keeps it with each handled id, and the broker uses
+    /// it as the name of the group. Processes with the same name share the messages. Another name
+    /// is another consumer: which earlier messages it gets depends on the broker. On Kafka these
+    /// are all that the log still has, on Redis those that were not trimmed, on RabbitMQ and within
+    /// a process none. Required.
     pub fn consumer(mut self, name: impl Into<String>) -> Self {
         self.consumer = name.into();
         self
@@ -161,15 +161,15 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
 
     /// Handles events of the type that this handler takes. Subscribes to its topic.
     ///
-    /// The payload is read by the codec of the [outbox](Self::outbox): as JSON, unless another was
-    /// set. One that can't be read becomes a dead letter. One of a newer schema version than this
-    /// program knows fails, is tried again by the retry policy ([`retry`](Self::retry),
+    /// The payload is decoded by the codec of the [outbox](Self::outbox): as JSON, unless another
+    /// was set. An unreadable payload becomes a dead letter. A payload of a newer schema version
+    /// than this program knows fails, is retried by the retry policy ([`retry`](Self::retry),
     /// [`topic_retry`](Self::topic_retry)), and is a dead letter when its attempts are used up: a
-    /// policy that ends in [`Exhausted::Hold`](outbox_contract::Exhausted::Hold) has its key wait
+    /// policy that ends in [`Exhausted::Hold`](outbox_contract::Exhausted::Hold) makes its key wait
     /// for a program that knows it.
     ///
-    /// **Whatever else is on the topic becomes dead letters**, in the order of its keys. A consumer
-    /// that wants some of a topic's types says so with
+    /// **All other types on the topic become dead letters**, in the order of their keys. A consumer
+    /// of some of a topic's types sets
     /// [`unknown_types`](Self::unknown_types)`(`[`UnknownType::Ignore`]`)`.
     pub fn on<E, H>(self, handler: H) -> Self
     where
@@ -179,7 +179,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         self.on_with(HandlerOptions::default(), handler)
     }
 
-    /// As [`on`](Self::on), with bounds of its own.
+    /// Like [`on`](Self::on), with options for this handler.
     pub fn on_with<E, H>(mut self, options: HandlerOptions, handler: H) -> Self
     where
         E: DomainEvent + DeserializeOwned + Send + 'static,
@@ -189,7 +189,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         self
     }
 
-    /// Handles messages of one type as they are, whatever is in them. Subscribes to the topic.
+    /// Handles messages of one type without decoding them. Subscribes to the topic.
     pub fn on_message<H>(
         mut self,
         topic: impl AsRef<str>,
@@ -204,8 +204,8 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         self
     }
 
-    /// Handles every message that no other handler wants, as it is. Topics are subscribed to by
-    /// [`topic`](Self::topic) and by other handlers.
+    /// Handles every message that no other handler takes, without decoding it. Topics are
+    /// subscribed to by [`topic`](Self::topic) and by other handlers.
     pub fn on_any<H>(mut self, handler: H) -> Self
     where
         H: for<'a> MessageHandler<'a, Message, S, A, C>,
@@ -227,9 +227,8 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         self
     }
 
-    /// Reads version `from` of an event type as version `to`. Several steps are taken one after the
-    /// other, up to the version that the handler's type has. Of a version without a step the
-    /// handler's type itself must read the payload.
+    /// Reads version `from` of an event type as version `to`. Steps are chained, up to the version
+    /// of the handler's type. Without a step, the handler's type itself must read the payload.
     pub fn upcast<Old, New>(
         mut self,
         event_type: impl AsRef<str>,
@@ -273,7 +272,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         }
     }
 
-    /// Sends the events that handlers publish to a topic by a route of its own: in addition to the
+    /// Sends the events that handlers publish to a topic by another route: in addition to the
     /// routes of its [outbox](Self::outbox), or instead of `default`.
     pub fn route_for(mut self, topic: impl Into<String>, route: impl Into<String>) -> Self {
         self.routes.push((topic.into(), route.into()));
@@ -309,30 +308,30 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         mode: Mode,
         /// Maximum number of concurrent transactions. See [`InboxConfig::concurrency`].
         concurrency: usize,
-        /// The most messages of one transaction. See [`InboxConfig::batch`].
+        /// Maximum number of messages of one transaction. See [`InboxConfig::batch`].
         batch: usize,
-        /// The most unacknowledged deliveries. See [`InboxConfig::prefetch`].
+        /// Maximum number of unacknowledged deliveries. See [`InboxConfig::prefetch`].
         prefetch: usize,
-        /// The most bytes of them. See [`InboxConfig::prefetch_bytes`].
+        /// Maximum number of their bytes. See [`InboxConfig::prefetch_bytes`].
         prefetch_bytes: usize,
-        /// The most dead letters beside which a record that is no message becomes one. See
+        /// Maximum number of dead letters, above which undecodable records are dropped. See
         /// [`InboxConfig::max_undecodable`].
         max_undecodable: u64,
-        /// Number of tries of a message in memory. See [`InboxConfig::tries`].
+        /// Number of attempts of a message in memory. See [`InboxConfig::tries`].
         tries: u32,
-        /// The first wait between such tries. See [`InboxConfig::first_delay`].
+        /// First wait between such attempts. See [`InboxConfig::first_delay`].
         first_delay: Duration,
-        /// The longest such wait. See [`InboxConfig::max_delay`].
+        /// Longest such wait. See [`InboxConfig::max_delay`].
         max_delay: Duration,
         /// Maximum time of a call to the store. See [`InboxConfig::store_timeout`].
         store_timeout: Duration,
-        /// Interval of the look for failing keys. See [`InboxConfig::due_poll`].
+        /// Interval of the search for failing keys. See [`InboxConfig::due_poll`].
         due_poll: Duration,
-        /// The first wait for what is not to be had. See [`InboxConfig::outage_first_delay`].
+        /// First wait for an unavailable store or broker. See [`InboxConfig::outage_first_delay`].
         outage_first_delay: Duration,
-        /// The longest such wait. See [`InboxConfig::outage_max_delay`].
+        /// Longest such wait. See [`InboxConfig::outage_max_delay`].
         outage_max_delay: Duration,
-        /// The age of a stored message from which on the inbox is unhealthy. See
+        /// Age of a stored message above which the inbox is unhealthy. See
         /// [`InboxConfig::unhealthy_age`].
         unhealthy_age: Duration,
         /// Retry policy of stored messages that fail. See [`InboxConfig::retry`].
@@ -381,7 +380,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         self
     }
 
-    /// Calls this after each step that is over. A seam for tests, which end the process there.
+    /// Calls this after each completed step. A seam for tests, which end the process there.
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     pub fn on_step(mut self, told: impl Fn(Step) + Send + Sync + 'static) -> Self {

@@ -18,9 +18,9 @@ use crate::relay::{Health, RelayHandle, Status};
 /// An inbox that could begin no transaction for so long is unhealthy.
 const STARVED: Duration = Duration::from_secs(60);
 
-/// A running inbox. Dropping it ends the inbox at once, as a crash would: what is being handled is
-/// rolled back, and what was not acknowledged comes again. Call [`stop`](Self::stop) to end it in
-/// order.
+/// A running inbox. Dropping it ends the inbox at once, like a crash: running handlers are rolled
+/// back, and unacknowledged messages are delivered again. Call [`stop`](Self::stop) for a clean
+/// end.
 #[must_use = "dropping the handle ends the inbox"]
 pub struct InboxHandle {
     pub(crate) context: Arc<Context>,
@@ -40,25 +40,25 @@ impl fmt::Debug for InboxHandle {
 }
 
 impl InboxHandle {
-    /// The consumer.
+    /// Returns the consumer.
     #[must_use]
     pub fn consumer(&self) -> &Consumer {
         &self.context.subscription.consumer
     }
 
-    /// The route under which messages wait in the store for this consumer: what the verbs of
-    /// operators name.
+    /// Returns the route under which messages wait in the store for this consumer, for admin
+    /// operations.
     #[must_use]
     pub fn route(&self) -> &Route {
         &self.route
     }
 
-    /// Takes no more, finishes what is being handled, acknowledges it, gives everything back, then
-    /// stops (promise P8).
+    /// Takes no more messages, finishes and acknowledges those in progress, returns its leases,
+    /// then stops (promise P8).
     ///
-    /// Returns whether all of that was done within the deadline. If not, the inbox was ended as by
-    /// a kill: nothing is lost, and what was not acknowledged comes again. Dropping the future
-    /// half-way does the same.
+    /// Returns true if everything was done within the deadline. If not, the inbox was ended as by a
+    /// kill: nothing is lost, and unacknowledged messages are delivered again. Dropping the future
+    /// has the same effect.
     pub async fn stop(mut self, deadline: Duration) -> bool {
         let receiving = async {
             let Some(supervisor) = &self.supervisor else { return true };
@@ -76,14 +76,14 @@ impl InboxHandle {
         received && drained
     }
 
-    /// Stops handling for this consumer, in every process: here at once, elsewhere and for stored
-    /// messages from their next heartbeat on. What is being handled now is finished. Receiving goes
-    /// on as far as the prefetch, or in stored mode into the store. It is kept by the store, and
-    /// lasts until [`resume`](Self::resume) or an operator ends it.
+    /// Pauses this consumer in every process: here at once, elsewhere and for stored messages from
+    /// the next heartbeat on. Running handlers finish. Receiving continues up to the prefetch, or
+    /// in stored mode into the store. The store keeps the pause until [`resume`](Self::resume) or
+    /// an operator ends it.
     ///
     /// # Errors
     ///
-    /// `Unavailable`: it is paused here, and elsewhere perhaps. Call again.
+    /// `Unavailable`: it is paused here, and possibly elsewhere. Call again.
     pub async fn pause(&self) -> Result<(), StoreError> {
         self.context.pausing().ask();
         self.look();
@@ -92,7 +92,7 @@ impl InboxHandle {
         Ok(())
     }
 
-    /// Goes on handling: everywhere from the next heartbeat on, of 5 s.
+    /// Ends the pause, everywhere within a heartbeat (5 s).
     ///
     /// # Errors
     ///
@@ -104,14 +104,13 @@ impl InboxHandle {
         Ok(())
     }
 
-    /// Returns what the inbox has done since its start, and what it has in memory.
+    /// Returns counters since the start of the inbox, and its deliveries in memory.
     #[must_use]
     pub fn stats(&self) -> InboxStats {
         self.context.stats()
     }
 
-    /// Topics, and units of them, that nothing is received from for now, while others go on. Looked
-    /// at once a second.
+    /// Returns topics and units that deliver nothing while others do. Updated once a second.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
         self.context.problems.all()
@@ -124,7 +123,7 @@ impl InboxHandle {
         self.drain.as_ref()?.backlog().pop().map(|(_, backlog)| backlog)
     }
 
-    /// Returns whether the inbox does its work (promise P9).
+    /// Returns the health of the inbox (promise P9).
     #[must_use]
     pub fn health(&self) -> Health {
         let healthy = || Health { status: Status::Healthy, reasons: Vec::new() };

@@ -186,34 +186,34 @@ impl Counters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InboxStats {
-    /// Deliveries that came in, repeats included.
+    /// Deliveries received, repeats included.
     pub received: u64,
     /// Messages whose handler's transaction was committed.
     pub handled: u64,
     /// Messages that had been handled before.
     pub duplicates: u64,
-    /// Messages that no handler wants, and which are ignored by configuration.
+    /// Messages without a handler, ignored by configuration.
     pub ignored: u64,
     /// Attempts that failed, in memory and from the store, and messages that were rejected, each
     /// once.
     pub failed: u64,
-    /// Attempts that others were in the way of, for as long as they were tried. Some of a message
-    /// that never gets through count as failed too.
+    /// Attempts that conflicted with other transactions. If a message keeps conflicting, some of
+    /// its attempts also count as failed.
     pub conflicts: u64,
-    /// Attempts that the database, or the way to it, cut short. Some of a message that is
-    /// interrupted each time while others go through count as failed too.
+    /// Attempts interrupted by the database or the connection to it. If a message is interrupted
+    /// each time while others go through, some of its attempts also count as failed.
     pub interrupted: u64,
-    /// Messages that were written to the store, to wait there.
+    /// Messages written to the store.
     pub stored: u64,
-    /// Records that were no messages and were not kept: there were as many dead letters as there
-    /// may be.
+    /// Undecodable records that were dropped, because the maximum number of dead letters was
+    /// reached.
     pub dropped: u64,
-    /// Times that everything in memory was dropped and asked for again.
+    /// Resets: everything in memory was dropped, and is delivered again.
     pub resets: u64,
-    /// Deliveries in memory now.
+    /// Deliveries in memory.
     pub in_flight: usize,
-    /// The bytes that they are counted with.
+    /// Bytes of the deliveries in memory.
     pub in_flight_bytes: usize,
-    /// Topics and units that nothing is received from for now, while others go on.
+    /// Topics and units that deliver nothing while others do.
     pub problems: usize,
 }

@@ -54,8 +54,8 @@ async fn stop_all(inboxes: Vec<InboxHandle>, deadline: Duration) -> Vec<String> 
     join_all(stops).await.into_iter().flatten().collect()
 }
 
-/// A service that did not finish before its deadline. It has ended all the same, as after a crash:
-/// nothing is lost, and what was in flight is sent or handled again.
+/// Error of a service that did not finish before its deadline. It has ended nevertheless, as after
+/// a crash: nothing is lost, and messages in flight are sent or handled again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShutdownError {
     unfinished: Vec<String>,

@@ -77,7 +77,7 @@ impl<S: Transactional, C: Codec> UnitOfWork<S, C> {
     }
 
     /// Publishes an event with headers, or at a later time. Its handlers receive it before the
-    /// commit all the same; only its message is sent later.
+    /// commit; only its message is sent later.
     ///
     /// # Errors
     ///
