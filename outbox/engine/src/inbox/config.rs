@@ -8,20 +8,21 @@ use serde::{Deserialize, Serialize};
 use crate::relay::RelayConfig;
 use crate::relay::config::{MAX_BYTES, MAX_MESSAGES, problem_of_count};
 
-/// Place where a message waits until its handler has handled it.
+/// Place where messages wait for their handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// At the broker: a message is acknowledged when its handler's transaction is committed. Only failing keys wait in the store. The
-    /// default: one transaction for each message, or batch.
+    /// At the broker: a message is acknowledged after its handler's transaction has committed. Only
+    /// failing keys wait in the store. The default: one transaction for each message, or batch.
     #[default]
     Direct,
-    /// In the store: what comes in is written there in batches and acknowledged at once, and handled from there. For a broker that must not
-    /// wait for slow handlers, or which loses what is not acknowledged soon.
+    /// In the store: deliveries are written there in batches and acknowledged at once, and handled
+    /// from there. For a broker that must not wait for slow handlers, or that loses what is not
+    /// acknowledged soon.
     Stored,
-    /// As `Stored`, but this process only receives. Others handle.
+    /// Like `Stored`, but this process only receives. Others handle.
     Receive,
-    /// As `Stored`, but this process only handles. Others receive.
+    /// Like `Stored`, but this process only handles. Others receive.
     Handle,
 }
 
@@ -38,24 +39,29 @@ impl Mode {
 /// Fate of a message that has no handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum UnknownType {
-    /// It becomes a dead letter: nothing is lost, and it can be requeued when there is a handler. Its key goes on.
+    /// It becomes a dead letter: nothing is lost, and it can be requeued when there is a handler.
+    /// Its key continues.
     #[default]
     DeadLetter,
-    /// It is acknowledged and forgotten: for a topic of which this consumer wants a part.
+    /// It is acknowledged and ignored: for a consumer of a part of a topic.
     Ignore,
-    /// It fails, and its key waits until a program knows it, but no longer than the retry policy allows: with the default one it is a dead letter after
-    /// some ten minutes. To wait for as long as it takes, have the policy end in [`Exhausted::Hold`](outbox_contract::Exhausted::Hold): an operator releases the key.
+    /// It fails, and its key waits until a program knows it, but no longer than the retry policy
+    /// allows: with the default one it is a dead letter after about ten minutes. To wait
+    /// indefinitely, let the policy end in [`Exhausted::Hold`](outbox_contract::Exhausted::Hold):
+    /// an operator releases the key.
     Fail,
 }
 
-/// The bounds of one handler.
+/// Limits of one handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandlerOptions {
-    /// Maximum number of concurrent calls of it in this process, of different keys. Default: no bound but [`InboxConfig::concurrency`].
+    /// Maximum number of concurrent calls in this process, of different keys. Default: bounded by
+    /// [`InboxConfig::concurrency`] only.
     pub concurrency: usize,
-    /// Maximum time of one call before it is dropped, rolled back and counted as failed. Default 10 s. Shorter than a transaction may be idle:
-    /// PostgreSQL and MySQL end one after the store's `transaction_idle_timeout`, 12 s by default.
+    /// Maximum time of one call, after which it is dropped, rolled back and counted as failed.
+    /// Default 10 s. It must be shorter than a transaction may be idle: PostgreSQL and MySQL end
+    /// one after the store's `transaction_idle_timeout`, 12 s by default.
     pub timeout: Duration,
 }
 
@@ -66,21 +72,21 @@ impl Default for HandlerOptions {
 }
 
 impl HandlerOptions {
-    /// Sets how many calls may run at once.
+    /// Sets the maximum number of concurrent calls.
     #[must_use]
     pub const fn concurrency(mut self, concurrency: usize) -> Self {
         self.concurrency = concurrency;
         self
     }
 
-    /// Sets how long one call may take.
+    /// Sets the maximum time of one call.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Returns what is wrong with them, where a transaction may be idle for so long.
+    /// Returns the problems, given the time that a transaction may be idle.
     pub(crate) fn problems(&self, max_idle: Option<Duration>) -> Vec<String> {
         let mut problems = Vec::new();
         if self.concurrency == 0 {
@@ -103,70 +109,76 @@ impl HandlerOptions {
     }
 }
 
-/// Interval in which leases of stored keys are renewed, and it is learned what operators paused.
+/// Interval in which leases of stored keys are renewed, and pauses of operators are noticed.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// The most transactions at once: more than a database has connections.
+/// Maximum number of concurrent transactions: more than a database has connections.
 const MAX_CONCURRENCY: usize = 10_000;
 
-/// The configuration of an inbox. [`InboxBuilder`](super::InboxBuilder) has a method of the same name for each field.
+/// The configuration of an inbox. [`InboxBuilder`](super::InboxBuilder) has a method of the same
+/// name for each field.
 ///
-/// [`prefetch`](Self::prefetch) and [`tries`](Self::tries) are at most 1,000,000, times at most a day.
+/// [`prefetch`](Self::prefetch) and [`tries`](Self::tries) are at most 1,000,000, times at most a
+/// day.
 ///
-/// It can be read from a file or from the environment with `serde`: the names are those of the fields, durations are text with a unit (`"30s"`), what
-/// is left out has its default, and an unknown name is an error that lists the known ones.
-///
-/// Configuration files hold it by the names of its fields. Durations are text with a unit (`"30s"`), missing fields have their defaults, and an
-/// unknown name is an error that lists the known ones.
+/// Configuration files hold it by the names of its fields. Durations are text with a unit
+/// (`"30s"`), missing fields have their defaults, and an unknown name is an error that lists the
+/// known ones.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct InboxConfig {
-    /// Name of this process for people, in logs and in the database. It decides nothing. Default `inbox`.
+    /// Name of this process in logs and in the database. It has no effect. Default `inbox`.
     pub label: String,
     /// Place where messages wait. Default [`Mode::Direct`].
     pub mode: Mode,
-    /// Maximum number of concurrent transactions, of different keys, whatever their messages come from; each one takes a connection of the store. Half of them
-    /// at most are for messages whose last try came to nothing, and in direct mode for what waits in the store. Default 8: a pool of the usual size has as
-    /// many. At most 10,000. On a store with one writer at a time it is 1, whatever is said here.
+    /// Maximum number of concurrent transactions, of different keys; each one takes a connection of
+    /// the store. At most half of them are for retries, and in direct mode for messages that wait
+    /// in the store. Default 8: a pool of the usual size has as many. At most 10,000. On a store
+    /// with one writer at a time it is always 1.
     pub concurrency: usize,
-    /// The most messages of one transaction. Default 1. More is faster, and one that fails makes all of its batch be done again, one by one. Of stored
-    /// messages it takes as many as are handled within twice the timeout of the slowest handler.
+    /// Maximum number of messages of one transaction. Default 1. More is faster; a failing message
+    /// makes its whole batch repeat one by one. Of stored messages it takes as many as are handled
+    /// within twice the timeout of the slowest handler.
     pub batch: usize,
-    /// The most deliveries that may be unacknowledged, and so in memory. Default 1,000.
+    /// Maximum number of unacknowledged deliveries, and so of deliveries in memory. Default 1,000.
     pub prefetch: usize,
-    /// The most bytes of them. Default 16 MiB; one delivery may exceed it.
+    /// Maximum number of their bytes. Default 16 MiB; one delivery may exceed it.
     pub prefetch_bytes: usize,
-    /// The most dead letters that this consumer may have for another record that is no message to become one. Default 10,000. Beyond it such a record is
-    /// acknowledged and dropped, and log and health say so: a topic on which somebody else writes must not fill the store. Messages that fail
-    /// become dead letters whatever it is.
+    /// Maximum number of dead letters of this consumer, above which further undecodable records are
+    /// acknowledged and dropped. Default 10,000. Log and health report it: another program's topic
+    /// must not fill the store. Failing messages still become dead letters.
     pub max_undecodable: u64,
-    /// Number of tries of a message in memory before it and what follows of its key is written to the store and acknowledged. Default 3.
+    /// Number of attempts of a message in memory before it and its key's followers are written to
+    /// the store and acknowledged. Default 3.
     pub tries: u32,
-    /// The first wait between tries in memory; it doubles. Default 50 ms. Short: it holds up the key's prefetch.
+    /// First wait between attempts in memory; it doubles. Default 50 ms. Short, because it blocks
+    /// the key's part of the prefetch.
     #[serde(with = "outbox_contract::duration")]
     pub first_delay: Duration,
-    /// The longest such wait. Default 1 s.
+    /// Longest such wait. Default 1 s.
     #[serde(with = "outbox_contract::duration")]
     pub max_delay: Duration,
     /// Maximum time of a call to the store before it counts as failed. Default 5 s.
     #[serde(with = "outbox_contract::duration")]
     pub store_timeout: Duration,
-    /// Duration of the leases of stored keys: another process takes them over at most this long, and a heartbeat, after this one was
-    /// killed. At least what two heartbeats of 5 s, two calls to the store and the slowest handler need, three times the slowest handler where
+    /// Duration of the leases of stored keys: after this process is killed, another one takes them
+    /// over within a lease and a heartbeat. At least what two heartbeats of 5 s, two calls to the
+    /// store and the slowest handler need, three times the slowest handler if
     /// [`batch`](Self::batch) is more than 1. Default: that, or 15 s if it is less.
     #[serde(with = "outbox_contract::duration::option")]
     pub lease: Option<Duration>,
-    /// Interval of the look for failing keys that an operator released, or that another process left. Default 5 s.
+    /// Interval of the search for failing keys that an operator released, or that another process
+    /// left. Default 5 s.
     #[serde(with = "outbox_contract::duration")]
     pub due_poll: Duration,
     /// First wait when the store or the broker is unavailable. Default 200 ms.
     #[serde(with = "outbox_contract::duration")]
     pub outage_first_delay: Duration,
-    /// The longest such wait. Default 5 s.
+    /// Longest such wait. Default 5 s.
     #[serde(with = "outbox_contract::duration")]
     pub outage_max_delay: Duration,
-    /// The age of the oldest stored message from which on the inbox is unhealthy. Default 60 s.
+    /// Age of the oldest stored message above which the inbox is unhealthy. Default 60 s.
     #[serde(with = "outbox_contract::duration")]
     pub unhealthy_age: Duration,
     /// Retry policy of stored messages that fail.
@@ -255,7 +267,8 @@ impl InboxConfig {
         problems
     }
 
-    /// Returns what is wrong beyond that for an inbox that handles, where the slowest handler may take this long.
+    /// Returns what is wrong beyond that for an inbox that handles, where the slowest handler may
+    /// take this long.
     pub(crate) fn problems_of_drain(&self, slowest: Duration) -> Vec<String> {
         let (drain, needed) = (self.drain(slowest), self.least_lease(slowest));
         let mut problems = Vec::new();
@@ -283,7 +296,8 @@ impl InboxConfig {
         (HEARTBEAT * 2).saturating_add(self.handling(slowest))
     }
 
-    /// The relay that drains stored messages into handlers, of which the slowest may take this long.
+    /// The relay that drains stored messages into handlers, of which the slowest may take this
+    /// long.
     pub(crate) fn drain(&self, slowest: Duration) -> RelayConfig {
         let lanes = self.concurrency.clamp(1, 4);
         let least = self.least_lease(slowest).max(Duration::from_secs(15));

@@ -26,8 +26,9 @@ pub(crate) fn problem_of_count(name: &str, value: usize, most: usize) -> Option<
 /// [`RelayBuilder`](super::RelayBuilder) has a method of the same name for each field. Unless a
 /// field says otherwise, durations are 1 ms to a day, and numbers of messages 1 to 1,000,000.
 ///
-/// Configuration files hold it by the names of its fields. Durations are text with a unit (`"30s"`), missing fields have their defaults, and an
-/// unknown name is an error that lists the known ones.
+/// Configuration files hold it by the names of its fields. Durations are text with a unit
+/// (`"30s"`), missing fields have their defaults, and an unknown name is an error that lists the
+/// known ones.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
