@@ -27,17 +27,16 @@ pub struct MongoDbOptions {
     /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least
     /// 10,000.
     pub counting_limit: u32,
-    /// For how long a step of the store's own that conflicts with another one is tried again.
+    /// Maximum time for which one of the store's own transactions is retried after conflicts.
     /// Default 3 s; shorter than the leases of its relays, and than the `store_timeout` of relays
-    /// and inboxes: who is in the way for too long is named then, and the database does not count
-    /// as one that does not answer. Appends and handled_ids are never tried again: their
-    /// transaction is the user's.
+    /// and inboxes: a lasting conflict is then reported as such, and not as an unresponsive
+    /// database. Appends and deduplication are never retried: their transaction is the user's.
     pub conflict_timeout: Duration,
     /// Maximum wait of a call for a primary. Default 10 s, where the driver waits for 30; shorter
-    /// than the leases of its relays. Not used where the user brings the client.
+    /// than the leases of its relays. Not used if the user provides the client.
     pub server_selection_timeout: Duration,
-    /// True if relays are woken by a change stream where the server has them, so that they hear of
-    /// other programs' messages at once. Default: yes. Without, they are found by polling.
+    /// True if relays are woken by a change stream, if the server has them, so that they find other
+    /// programs' messages at once. Default: yes. Without it, they poll.
     pub change_streams: bool,
 }
 
@@ -55,7 +54,7 @@ impl Default for MongoDbOptions {
 }
 
 impl MongoDbOptions {
-    /// Everything that is wrong with these options; empty when nothing is.
+    /// Returns every problem with these options; empty if there is none.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();

@@ -1,4 +1,4 @@
-//! KeyTransitions: the steps of failing keys.
+//! Transitions of failing keys.
 //!
 //! Steps are done in transactions behind a [`Fence`]: nobody takes a lease or changes a key between what a step has seen and its commit. A
 //! conflict with somebody who does so starts the transaction again, with fewer steps, so that a short one gets through where others come often;

@@ -30,23 +30,23 @@ pub struct MySqlOptions {
     /// Maximum wait of a statement for another transaction's lock, in transactions that
     /// [`begin`](outbox_contract::Transactional::begin) begins and in the store's own; the server
     /// counts whole seconds. Default 3 s. Shorter than the leases of relays, and than the
-    /// `store_timeout` of relays and inboxes: a lock that does not come is a conflict then, and not
-    /// a database that does not answer.
+    /// `store_timeout` of relays and inboxes: a lock wait then ends as a conflict, and not as an
+    /// unresponsive database.
     pub lock_timeout: Duration,
     /// Maximum idle time of a transaction that `begin` has begun, before the server closes its
     /// connection; the server counts whole seconds. Default 12 s. Shorter than the leases of
     /// relays: the locks of a paused program must not outlive its lease. A handler that waits for
-    /// something else has to be quicker. The store's own transactions wait for nothing but the
-    /// database: they may be idle for this long, or for `lock_timeout` where that is shorter, so
-    /// that another relay that waits for their locks gets them.
+    /// other services has to be quicker. The store's own transactions wait for nothing but the
+    /// database: they may be idle for this long, or for `lock_timeout` if that is shorter, so that
+    /// another relay that waits for their locks gets them.
     pub transaction_idle_timeout: Duration,
     /// Time limit of one of the store's own statements: on MySQL one that only reads, on MariaDB
     /// any. Default 30 s.
     pub statement_timeout: Duration,
     /// Time limit for opening a connection. Default 10 s.
     pub connect_timeout: Duration,
-    /// Connections of [`pool`](crate::MySqlStore::pool), the user's pool. Default 10. Not used
-    /// where the user brings the pool.
+    /// Connections of [`pool`](crate::MySqlStore::pool), the user's pool. Default 10. Not used if
+    /// the user provides the pool.
     pub connections: u32,
 }
 

@@ -1,4 +1,4 @@
-//! KeyTransitions: the steps of failing keys.
+//! Transitions of failing keys.
 //!
 //! All steps of a call are one transaction. It changes and so locks the leases of all steps, then for each step the key, then looks and acts: nobody can take the
 //! lease or change the key meanwhile. A step is refused before it has changed anything.

@@ -97,7 +97,7 @@ pub(crate) struct Lines {
     pub(crate) settling: Line,
     /// Heartbeats, and nothing else.
     pub(crate) leasing: Line,
-    /// KeyTransitions.
+    /// Transitions.
     pub(crate) transitioning: Line,
     /// Maintenance and admin operations, which may wait for locks.
     pub(crate) operating: Line,

@@ -1,4 +1,4 @@
-//! KeyTransitions: the steps of failing keys.
+//! Transitions of failing keys.
 //!
 //! All steps of a call are one call of a function in the database: one round trip, so that no
 //! program can be paused in the middle of it while the lease is locked. `0003_relay.sql` defines

@@ -31,14 +31,14 @@ const JOURNAL_SIZE_LIMIT: &str = "67108864";
 pub(crate) struct Pools {
     /// The file that they are connected to; None if it is not visible to others.
     pub(crate) place: Option<Arc<Place>>,
-    /// The user's: appends, handled_ids, and the user's own statements.
+    /// The user's: appends, deduplication, and the user's own statements.
     pub(crate) users: SqlitePool,
     /// Fetch, due, backlog, browsing.
     pub(crate) reads: SqlitePool,
     /// Settlements and leases: they may be lost with the power, because that costs a repeat at
     /// most.
     pub(crate) settling: SqlitePool,
-    /// KeyTransitions, admin operations, maintenance, migration: durable when they return.
+    /// Transitions, admin operations, maintenance, migration: durable when they return.
     pub(crate) deciding: SqlitePool,
 }
 

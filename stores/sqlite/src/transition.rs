@@ -1,4 +1,4 @@
-//! KeyTransitions: the steps of failing keys.
+//! Transitions of failing keys.
 //!
 //! All steps of a call are one transaction that has the write lock from its start: no other writer
 //! can take a lease, change a key or move a message while a step looks and acts. A step looks first
