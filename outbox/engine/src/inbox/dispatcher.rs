@@ -32,11 +32,12 @@ pub(crate) enum DispatcherMsg {
     Event(Event),
     /// A worker is done with a job.
     Finished { number: u64, verdicts: Result<Vec<Verdict>, Broken> },
-    /// The broker was told what is finished, or could not be told now; an error: never any more.
+    /// The broker was informed of what is finished, or could not be reached now; an error: it never
+    /// will be.
     Acknowledged { number: u64, result: Result<bool, TransportError> },
-    /// Somebody may have paused the consumer or a topic of it, or resumed it.
+    /// An operator may have paused or resumed the consumer or one of its topics.
     Look,
-    /// The time that was planned has come.
+    /// The planned time has come.
     Tick,
     /// Begin nothing more; answer when nothing is being handled, with whether the broker was told
     /// everything.

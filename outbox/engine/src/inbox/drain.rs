@@ -1,7 +1,7 @@
 //! Stored messages into handlers: the transport of a relay that drains a consumer's route.
 //!
-//! So retries, dead letters, held keys and the verbs of operators are those of the outbox. What a
-//! transport calls delivered is a message whose handler's transaction is committed.
+//! So retries, dead letters, held keys and admin operations are those of the outbox. Delivered
+//! means that the handler's transaction has committed.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -3,10 +3,10 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// For so long it is told by the log alone: a connection that is made anew is over in less.
+/// Time for which only the log reports it: a reconnect takes less.
 const LASTING: Duration = Duration::from_secs(10);
-/// After so long without another error the subscription counts as well: where nothing is sent,
-/// nothing comes that could say so.
+/// Time without another error after which the subscription counts as healthy: without traffic,
+/// nothing else shows it.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// Errors of a subscription since it last gave something. Shared by who receives and who is asked

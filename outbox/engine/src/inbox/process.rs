@@ -32,11 +32,11 @@ pub(crate) struct Errand<'a> {
 /// Origin of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// From the broker: one that is behind others is written behind them.
+    /// From the broker: a message behind others is stored behind them.
     Broker,
-    /// From the store: one that is behind others stays where it is. Whoever waits for it waits
-    /// until this instant, and others wait behind it: so nothing but the first is begun that may
-    /// not be over by then, and nobody waits long for a handler that is busy.
+    /// From the store: a message behind others stays where it is. Its caller waits until this
+    /// instant, and others wait behind it: so apart from the first, nothing is begun that may not
+    /// end by then, and no caller waits long for a busy handler.
     Store { until: Instant },
 }
 
@@ -76,8 +76,8 @@ pub(crate) trait Process: Send + Sync + 'static {
     /// transaction. One that the store refuses to keep is replaced by one that stands for it and
     /// becomes a dead letter.
     ///
-    /// When nobody knows whether it was committed it is done again: the messages are there twice
-    /// then, and are handled once. False: there was no transaction to be had while it was wanted,
-    /// and not all are written.
+    /// After a commit of unknown result it is repeated: the messages may then be stored twice, and
+    /// are handled once. Returns false if no transaction was available in time, and not all are
+    /// written.
     async fn store(&self, errand: &Errand<'_>, messages: &[&Message]) -> Result<bool, Broken>;
 }

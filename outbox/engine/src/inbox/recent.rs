@@ -1,5 +1,5 @@
-//! Recent events of one kind that are nobody's message: how they are said, in health and in the
-//! log, without flooding it.
+//! Recent events of one kind that belong to no message: reported in health and in the log, without
+//! flooding it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! A subscription that several actors use: one receives, many acknowledge, and at the end somebody
-//! closes it.
+//! A subscription that several actors use: one receives, many acknowledge, and one closes it at the
+//! end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -36,8 +36,8 @@ impl Source {
         catch_unwind(AssertUnwindSafe(|| deliveries.problems())).ok()
     }
 
-    /// Tells the broker that these are finished. When that can't be said now, say it again: they
-    /// may not come again while this subscription lasts, and count against its prefetch.
+    /// Acknowledges deliveries. On failure, retry: they may not be delivered again while this
+    /// subscription lasts, and count against its prefetch.
     pub(crate) async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
         let acknowledged = async {
             match &*self.deliveries.read().await {
@@ -58,7 +58,7 @@ impl Source {
         self.in_time("drain", drained).await
     }
 
-    /// Leaves. Nobody may be receiving any more.
+    /// Closes the subscription. No receiver may be active.
     pub(crate) async fn close(&self) -> Result<(), TransportError> {
         let closed = async {
             let deliveries = self.deliveries.write().await.take();
@@ -70,7 +70,7 @@ impl Source {
         self.in_time("close", closed).await
     }
 
-    /// Drops the subscription, as a crash would: what is unacknowledged comes again.
+    /// Drops the subscription, like a crash: unacknowledged messages are delivered again.
     pub(crate) async fn abandon(&self) {
         // Who still uses it drops it. It may panic at that: then it is gone all the same.
         let dropped = async { drop(self.deliveries.write().await.take()) };

@@ -1,5 +1,5 @@
-//! An inbox's transactions: who may have one, how they begin and end, how long a call may take, and
-//! what became of a commit that nobody answered.
+//! An inbox's transactions: turns, begin and end, timeouts of calls, and the result of a commit
+//! without an answer.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,8 +41,8 @@ pub(crate) struct PoolLimits {
 
 impl PoolLimits {
     /// Number of turns that suspects may have: each may last until its handler's time is over, and
-    /// the other messages go on meanwhile. Where there is one turn, those who wait have it in the
-    /// order in which they came.
+    /// the other messages continue meanwhile. With one turn, waiters get it in the order of their
+    /// arrival.
     pub(crate) fn suspects(&self) -> usize {
         (self.turns / 2).max(1)
     }
@@ -113,9 +113,9 @@ impl<S: Transactional> TransactionPool<S> {
         }
     }
 
-    /// A transaction: one that was begun with the commit of another, or a new one. Where others
-    /// have all connections of the user's pool, or write where one writes at a time, it stands in
-    /// line for it.
+    /// Returns a transaction: one that was begun with the commit of another, or a new one. Waits if
+    /// the user's pool has no free connection, or if another writer is active on a database with
+    /// one writer.
     pub(crate) async fn begin(&self, turn: &Turn<'_>) -> Result<Open<S::Tx<'static>>, Trouble> {
         if let Some(spare) = self.spares.take() {
             return Ok(spare);
@@ -184,12 +184,12 @@ impl<S: Transactional> TransactionPool<S> {
         self.find_out(only, error).await
     }
 
-    /// Finds out what became of a commit whose result is unknown.
+    /// Determines the result of a commit without an answer.
     ///
-    /// Somebody else may have handled a message by the time that it is asked about. That is as good
-    /// for this message, and tells nothing of others: so only a transaction of one message is found
-    /// out. Any other is done again: each that was committed is found to be a duplicate then, and
-    /// one that went behind others may be there twice, and is handled once.
+    /// Another process may have handled a message in the meantime. That settles this message, and
+    /// says nothing of others: so only a transaction of one message is examined. Any other is
+    /// repeated: committed messages are then recognized as duplicates, and one that was stored
+    /// behind others may be stored twice, and is handled once.
     async fn find_out(&self, only: Option<MessageId>, error: String) -> Result<(), Trouble> {
         let not_committed = || Trouble::Again(Failure::new("not-committed", error.clone()));
         let Some(id) = only else { return Err(not_committed()) };
@@ -205,7 +205,7 @@ impl<S: Transactional> TransactionPool<S> {
         Err(Trouble::Broken(Broken::Unknown(error)))
     }
 
-    /// One call to the store, no longer than it may take. A store that panics is not to be had.
+    /// Calls the store, with a timeout. A store that panics counts as unavailable.
     pub(crate) async fn call<T>(
         &self,
         what: &str,

@@ -10,7 +10,7 @@ use crate::unit_of_work::VersionMismatch;
 /// Verdict on one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is finished for good: acknowledge it.
+    /// It is finished: acknowledge it.
     Done(Done),
     /// Its handler failed. Counts as an attempt.
     Failed(Failure),
@@ -59,17 +59,16 @@ pub(crate) enum Trouble {
     Environment(Failure),
     /// Handlers took so long that what is behind this many messages would not be handled in time.
     Slow(usize),
-    /// There was no transaction to be had: nothing was tried.
+    /// No transaction was available: nothing was tried.
     NoTurn,
-    /// The store is not to be had, or nobody knows what became of the commit: nothing that is in
-    /// memory can be relied on.
+    /// The store is unavailable, or the result of the commit is unknown: memory can't be relied on.
     Broken(Broken),
 }
 
 /// Why an inbox, or a part of it, must drop what it knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
-    /// The store is not to be had; nothing was committed.
+    /// The store is unavailable; nothing was committed.
     Away(String),
     /// A commit may have happened or not.
     Unknown(String),

@@ -9,9 +9,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-/// Time that a transaction waits for the next message. A worker that has more to do comes back
-/// within a fraction of this; a connection that nobody needs is missing from the user's pool for
-/// this long.
+/// Time that a transaction waits for the next message. A worker with more to do returns within a
+/// fraction of this; an unused connection is missing from the user's pool for this long.
 const MAX_IDLE: Duration = Duration::from_millis(10);
 
 /// Number of transactions that follow each other on a connection before it goes back to the pool,
@@ -61,8 +60,8 @@ impl<T: Send + 'static> Spares<T> {
         Arc::new(Self { waiting, end: Box::new(end) })
     }
 
-    /// The one that was put last, so that those that nobody needs grow old. None that has waited
-    /// for too long: when the whole process was paused, the server may have ended it.
+    /// Returns the newest one, so that unused ones expire. Returns none that has waited too long:
+    /// if the whole process was paused, the server may have ended it.
     pub(crate) fn take(&self) -> Option<Open<T>> {
         let spare = self.lock().spares.pop_if(|(since, _)| since.elapsed() < MAX_IDLE);
         spare.map(|(_, open)| open)
@@ -91,7 +90,7 @@ impl<T: Send + 'static> Spares<T> {
     }
 }
 
-/// Runs as long as there is something to look after, also when nobody else uses it any more.
+/// Runs as long as there are spare transactions, also when nothing else uses the pool any more.
 async fn sweep<T: Send + 'static>(spares: Arc<Spares<T>>) {
     loop {
         tokio::time::sleep(MAX_IDLE).await;
