@@ -166,7 +166,9 @@ impl Store for MemoryStore {
         low_water: &LowWater,
         leaving: bool,
     ) -> Result<(), StoreError> {
-        self.shared.state().tables.release_leases(relay, route, leases, low_water, leaving);
+        self.shared.statement(|tables, now| {
+            tables.release_leases(relay, route, leases, low_water, leaving, now);
+        });
         Ok(())
     }
 

@@ -30,8 +30,9 @@ const MAX_KEYS: i64 = 1_000;
 pub(crate) async fn fetch(database: &Database, request: &FetchRequest) -> Result<Fetched, Failed> {
     let mut session = database.session().await?;
     let held = lease::held(database, &mut session, &request.route, request.relay, &request.buckets).await?;
+    let lapsed = held != request.buckets;
     if held.is_empty() {
-        return Ok(Fetched::default());
+        return Ok(Fetched { lapsed, ..Fetched::default() });
     }
     let (rows, full) = rows(database, &mut session, request, &held).await?;
     let keys: BTreeSet<KeyId> =
@@ -52,7 +53,7 @@ pub(crate) async fn fetch(database: &Database, request: &FetchRequest) -> Result
             Ok(stored) => FetchedRow::Message(stored),
         }
     });
-    Ok(Fetched { rows: rows.collect(), full, reached: Position::START })
+    Ok(Fetched { rows: rows.collect(), full, reached: Position::START, lapsed })
 }
 
 /// Rows in order, each with whether it is muted; and whether a limit cut it short.

@@ -200,7 +200,8 @@ impl Ownership {
         low_water: &LowWater,
         leaving: bool,
     ) {
-        self.put(&leases::give_back(self.rows(), relay, leases, low_water));
+        let (relays, now) = (self.relays.iter().map(Member::row), Timestamp::from_micros(self.now()));
+        self.put(&leases::give_back(relays, self.rows(), relay, (leases, low_water), now));
         if leaving {
             self.relays.retain(|member| member.relay != relay.to_string());
         }

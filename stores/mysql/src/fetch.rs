@@ -63,8 +63,9 @@ pub(crate) async fn fetch(
 ) -> Result<Fetched, sqlx::Error> {
     let held = held(connection, &request.route, request.relay).await?;
     let buckets = held.buckets.intersection(&request.buckets);
+    let lapsed = buckets != request.buckets;
     if buckets.is_empty() {
-        return Ok(Fetched::default());
+        return Ok(Fetched { lapsed, ..Fetched::default() });
     }
     let limit = request.limit.max(1);
     let mut rows: Vec<MySqlRow> = Vec::new();
@@ -93,9 +94,8 @@ pub(crate) async fn fetch(
         }
     }
     // What is appended from now on may stand anywhere; in this snapshot nothing stands behind the last position that there was before.
-    let reached =
-        if full || buckets != request.buckets { Position::START } else { held.last.min(request.until) };
-    Ok(Fetched { rows: fetched, full, reached })
+    let reached = if full || lapsed { Position::START } else { held.last.min(request.until) };
+    Ok(Fetched { rows: fetched, full, reached, lapsed })
 }
 
 /// The statement of a fetch. The inner select decides on rows, in the order of the primary key and up to the limit; the outer one reads content.

@@ -128,8 +128,10 @@ pub(crate) async fn give_back(
     let give_back = async |connection: &mut MySqlConnection| {
         let name = route.as_str().as_bytes();
         sqlx::query(sql::LEASE_LOCK).bind(name).fetch_all(&mut *connection).await?;
-        let buckets = buckets(connection, route).await?;
-        put(connection, route, relay, &leases::give_back(buckets, relay, leases, low_water)).await?;
+        let now = Timestamp::from_micros(now(connection).await?);
+        let (relays, buckets) = (relays(connection, route).await?, buckets(connection, route).await?);
+        let changed = leases::give_back(relays, buckets, relay, (leases, low_water), now);
+        put(connection, route, relay, &changed).await?;
         if leaving {
             let relay = relay.as_uuid();
             sqlx::query(sql::LEASE_LEAVE).bind(name).bind(&relay.as_bytes()[..]).execute(connection).await?;

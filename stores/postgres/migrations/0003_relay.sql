@@ -135,20 +135,26 @@ begin
 end $$;
 
 -- Gives buckets back, those that are still this relay's under these epochs; with leaving, the relay is gone too. Those that the mark does not
--- cover keep theirs.
+-- cover keep theirs, and so do those whose leases have expired.
 create function outbox_give_back(my_route text, me uuid, given integer[], under bigint[], mark bigint, covered bigint[], mark_life bigint,
                                  pooled boolean, leaving boolean) returns void
     language plpgsql set search_path from current
     as $$
+declare
+    now bigint;
 begin
     perform pg_advisory_xact_lock('outbox_lease'::regclass::oid::integer, hashtext(my_route));
-    if mark_life is distinct from outbox_life(pooled) then
+    now := outbox_now();
+    if mark_life is distinct from outbox_life(pooled) or not exists (
+        select from outbox_relay r
+        where r.route = my_route and r.relay = me and r.expires_at > now and r.expires_at <= now + 2 * r.lasts
+    ) then
         covered := '{}';
     end if;
     update outbox_lease l
     set relay = null, expires_at = null,
         low_water = case
-            when covered[l.bucket + 1] = l.epoch then mark
+            when covered[l.bucket + 1] = l.epoch and (l.expires_at is null or l.expires_at > now) then mark
             else coalesce(l.low_water, (select r.low_water from outbox_relay r where r.route = l.route and r.relay = l.relay), 0)
         end
     from unnest(given, under) g(bucket, epoch)

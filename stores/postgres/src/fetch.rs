@@ -22,6 +22,7 @@ const LEAST_BYTES_ALONG: usize = 1_024;
 
 const STATE: usize = Column::COUNT;
 const SIZE: usize = Column::COUNT + 1;
+const LAPSED: usize = Column::COUNT + 2;
 
 const FAILING: i64 = 1;
 const MUTED: i64 = 2;
@@ -76,6 +77,8 @@ struct Taken<'r> {
     is_cut: bool,
     reached: Position,
     walked: Option<Position>,
+    /// True if the relay did not hold every requested bucket.
+    lapsed: bool,
 }
 
 async fn read(
@@ -84,7 +87,7 @@ async fn read(
     request: &FetchRequest,
 ) -> Result<Page, sqlx::Error> {
     let rows = read_rows(connection, sql, request).await?;
-    let Taken { rows, is_cut, reached, walked } = take(&rows, request)?;
+    let Taken { rows, is_cut, reached, walked, lapsed } = take(&rows, request)?;
     let without: Vec<RowId> =
         rows.iter().filter(|(_, _, is_whole)| !is_whole).map(|(row, ..)| raw(row).waiting().at).collect();
     let content = read_content(connection, sql, &without).await?;
@@ -120,7 +123,8 @@ async fn read(
         fetched.push(FetchedRow::Muted(walked));
         full = true;
     }
-    Ok(Page::Read(Fetched { rows: fetched, full, reached: if full { Position::START } else { reached } }))
+    let reached = if full { Position::START } else { reached };
+    Ok(Page::Read(Fetched { rows: fetched, full, reached, lapsed }))
 }
 
 async fn read_rows(
@@ -161,16 +165,27 @@ async fn read_rows(
 
 /// Takes the rows that are within the bounds.
 fn take<'r>(rows: &'r [PgRow], request: &FetchRequest) -> Result<Taken<'r>, sqlx::Error> {
-    let mut taken =
-        Taken { rows: Vec::with_capacity(rows.len()), is_cut: false, reached: Position::START, walked: None };
+    let mut taken = Taken {
+        rows: Vec::with_capacity(rows.len()),
+        is_cut: false,
+        reached: Position::START,
+        walked: None,
+        lapsed: false,
+    };
     let mut bytes: usize = 0;
     for row in rows {
         let state: i64 = row.try_get_unchecked(STATE)?;
         let size: i64 = row.try_get_unchecked(SIZE)?;
         match state {
             LAGS => return Err(answered_by_a_standby()),
-            LOOKED => taken.reached = Position(size),
-            WALKED => taken.walked = Some(Position(size)),
+            LOOKED | WALKED => {
+                taken.lapsed = row.try_get_unchecked(LAPSED)?;
+                if state == LOOKED {
+                    taken.reached = Position(size);
+                } else {
+                    taken.walked = Some(Position(size));
+                }
+            }
             _ if taken.is_cut => {}
             _ => {
                 bytes = bytes.saturating_add(usize::try_from(size).unwrap_or_default());

@@ -61,9 +61,12 @@ async fn read(pools: &Pools, request: &FetchRequest) -> Result<Fetched, sqlx::Er
     let mut cut = false;
     let mut reached = Position::START;
     let mut walked = None;
+    let mut lapsed = false;
     {
         let mut stream = query.fetch(&mut *connection);
         while let Some(row) = stream.try_next().await? {
+            // On each row: a limit of bytes may end the page before the last one.
+            lapsed = row.try_get("lapsed")?;
             match row.try_get("state")? {
                 LOOKED => {
                     reached = Position(row.try_get("size")?);
@@ -99,7 +102,7 @@ async fn read(pools: &Pools, request: &FetchRequest) -> Result<Fetched, sqlx::Er
         fetched.push(FetchedRow::Muted(walked));
         full = true;
     }
-    Ok(Fetched { rows: fetched, full, reached: if full { Position::START } else { reached } })
+    Ok(Fetched { rows: fetched, full, reached: if full { Position::START } else { reached }, lapsed })
 }
 
 /// A decoded row: complete, or with content that is still to be read.

@@ -51,8 +51,10 @@ pub(crate) async fn give_back(
     leaving: bool,
 ) -> Result<(), sqlx::Error> {
     let mut tx = pool.begin_with(sql::BEGIN).await?;
-    let buckets = buckets(&mut tx, route).await?;
-    put(&mut tx, route, relay, &leases::give_back(buckets, relay, leases, low_water)).await?;
+    let now = Timestamp::from_micros(now(&mut tx).await?);
+    let (relays, buckets) = (relays(&mut tx, route).await?, buckets(&mut tx, route).await?);
+    let changed = leases::give_back(relays, buckets, relay, (leases, low_water), now);
+    put(&mut tx, route, relay, &changed).await?;
     if leaving {
         sqlx::query(sql::LEASE_LEAVE)
             .bind(route.as_str())

@@ -121,6 +121,10 @@ pub struct Fetched {
     /// limit cut the fetch short, if the relay did not hold every requested bucket, or if the store
     /// can't tell.
     pub reached: Position,
+    /// True if the relay did not hold an unexpired lease of every requested bucket. Then missing
+    /// rows prove nothing: the relay discards the answer, and fetches again after its next
+    /// heartbeat.
+    pub lapsed: bool,
 }
 
 /// A row as returned by a fetch.

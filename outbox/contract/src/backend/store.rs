@@ -64,7 +64,9 @@ pub trait Store: Admin {
     ///   dead or gone, or if its lease ends implausibly far in the future (more than twice its own
     ///   duration: a failover to a slow clock). The relay acquires free buckets, each under the
     ///   next epoch, while it owns fewer than its share. It never takes a bucket from a live relay.
-    ///   The low-water mark is saved for the leases that it covers; the others keep theirs.
+    ///   An expired lease of the relay itself is free too, so it comes back under the next epoch.
+    ///   The low-water mark is saved for the leases that it covers; the others keep theirs, and so
+    ///   do expired ones.
     /// - *Ordering*: none. *Units and limits*: acquires at most the fair share.
     /// - *Errors*: `Unavailable`: unknown; leases may have been renewed or acquired. Count the
     ///   lease from before the call; the next answer shows the result.
@@ -74,9 +76,9 @@ pub trait Store: Admin {
     /// Releases buckets, so that other relays need not wait for the lease to expire.
     ///
     /// - *Effect*: frees these leases, if this relay still holds them under these epochs. The
-    ///   low-water mark is saved for those that it covers; the others keep theirs. `leaving` also
-    ///   removes the relay itself: it no longer counts in any share, and its other buckets are
-    ///   free.
+    ///   low-water mark is saved for those that it covers; the others keep theirs. An expired lease
+    ///   keeps its mark too: another relay may have owned the bucket. `leaving` also removes the
+    ///   relay itself: it no longer counts in any share, and its other buckets are free.
     /// - *Errors*: `Unavailable`: unknown; the leases expire by themselves.
     /// - *Cancellation*: unknown. *Concurrency*: any. *Repeat*: harmless.
     async fn give_back(
@@ -94,7 +96,8 @@ pub trait Store: Admin {
     /// - *Ordering*: ascending position, from one snapshot at least as new as every write of this
     ///   process that had returned before the call.
     /// - *Units and limits*: `limit` rows of any kind, `bytes` of content, the first row always.
-    ///   Rows in `except` do not count; the statement itself excludes them.
+    ///   Rows in `except` do not count; the statement itself excludes them. An answer without the
+    ///   rows of a requested bucket says so: it is [`lapsed`](Fetched::lapsed).
     /// - *Errors*: `Unavailable`: nothing happened, but discard what is known and read again. An
     ///   undecodable row is not an error but [`Malformed`](crate::backend::FetchedRow::Malformed).
     /// - *Cancellation*: safe. *Concurrency*: any. *Repeat*: the same rows, unless settled.

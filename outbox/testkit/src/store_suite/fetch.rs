@@ -2,7 +2,9 @@
 //! message that was settled before.
 
 use outbox_contract::Store;
-use outbox_contract::backend::{Bucket, BucketSet, FetchedRow, Ordering, Position, RelayId, Scope};
+use outbox_contract::backend::{
+    Bucket, BucketSet, FetchRequest, FetchedRow, Ordering, Position, RelayId, Scope,
+};
 
 use super::StoreHarness;
 use super::support::{
@@ -231,6 +233,48 @@ pub async fn an_expired_lease_reads_nothing<H: StoreHarness>(harness: &H) {
     relay.lasts = LONG;
     relay.beat().await;
     assert_eq!(relay.read().await.len(), 1, "and with a new one it reads again");
+}
+
+/// A fetch says when the relay lacks the lease of a bucket that it asks for: then missing rows prove
+/// nothing.
+pub async fn a_fetch_says_when_a_lease_is_missing<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    write(&*store, messages("orders", "a", 3)).await;
+    let relay = Relay::start(&store).await;
+    let all = relay.fetch_request();
+    let said = async |request: &FetchRequest| {
+        let fetched = relay.fetch_with(request).await;
+        let below = store.fetch_below(request).await.expect("a look below is answered");
+        assert_eq!(below.lapsed, fetched.lapsed, "a look below says the same");
+        (fetched.rows.len(), fetched.lapsed)
+    };
+    // One is cut short by its limit of bytes, one by its limit of rows, one has nothing to look at.
+    let (mut by_bytes, mut by_rows, mut nothing) = (all.clone(), all.clone(), all.clone());
+    (by_bytes.bytes, by_rows.limit, nothing.until) = (1, 2, Position::START);
+    let every = [(&all, 3), (&by_bytes, 1), (&by_rows, 2), (&nothing, 0)];
+    for (request, rows) in every {
+        assert_eq!(said(request).await, (rows, false), "every lease is held: {request:?}");
+    }
+
+    let own = message("orders", "a").bucket();
+    let given = relay.leases.iter().find(|lease| lease.bucket != own).copied();
+    let given = given.expect("it owns every bucket");
+    relay.release(&[given], false).await;
+    for (request, rows) in every {
+        assert_eq!(said(request).await, (rows, true), "one lease is missing: {request:?}");
+    }
+    let mut held = all.clone();
+    held.buckets = all.buckets.without(&[given.bucket].into_iter().collect());
+    assert_eq!(said(&held).await, (3, false), "it holds every bucket that it asks for");
+
+    let mut stranger = all.clone();
+    stranger.relay = RelayId::new();
+    assert_eq!(said(&stranger).await, (0, true), "a relay without leases");
+    stranger.route = route("audit");
+    assert_eq!(said(&stranger).await, (0, true), "a route that no relay has asked for");
+    let late = Relay::on(&store, route("late"), SHORT).await;
+    harness.advance(OVER).await;
+    assert_eq!(said(&late.fetch_request()).await, (0, true), "leases that have expired");
 }
 
 /// A fetch returns only the requested buckets among those that are owned.

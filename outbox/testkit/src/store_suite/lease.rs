@@ -100,8 +100,8 @@ pub async fn an_expired_bucket_is_taken_under_the_next_epoch<H: StoreHarness>(ha
     }
 }
 
-/// A relay whose leases expired and were not taken owns them again at its next heartbeat, under an
-/// epoch that is not older.
+/// A relay whose leases expired and were not taken owns them again at its next heartbeat, under the
+/// next epoch: it can't know that nobody had them in between.
 pub async fn a_relay_that_slept_through_its_lease_acquires_again<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut relay = Relay::on(&store, Default::default(), SHORT).await;
@@ -109,7 +109,9 @@ pub async fn a_relay_that_slept_through_its_lease_acquires_again<H: StoreHarness
     harness.advance(OVER).await;
     let leased = relay.beat().await;
     assert_eq!(leased.leases.len(), BUCKETS);
-    assert!(before.iter().zip(&leased.leases).all(|(old, new)| new.epoch >= old.epoch));
+    for (old, new) in before.iter().zip(&leased.leases) {
+        assert!(new.epoch > old.epoch, "bucket {}: {} after {}", new.bucket, new.epoch, old.epoch);
+    }
 }
 
 /// A relay that returns after another took over learns what it lost.
@@ -257,6 +259,26 @@ pub async fn the_low_water_mark_is_handed_over<H: StoreHarness>(harness: &H) {
     let third = Relay::start(&store).await;
     assert!(third.leases.iter().all(|lease| lease.low_water == read[2].position), "{:?}", third.leases[0]);
     assert_eq!(third.read().await.len(), 1, "and nothing is lost by it");
+}
+
+/// A mark that comes after the end of its lease is not saved, by whichever call: the relay may have
+/// read when it was shown nothing.
+pub async fn an_expired_lease_keeps_its_mark<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let mut relay = Relay::on(&store, Default::default(), SHORT).await;
+    for leaving in [false, true] {
+        relay.low_water = relay.mark(&relay.leases, Position(49_000));
+        harness.advance(OVER).await;
+        relay.release(&relay.leases, leaving).await;
+        relay.beat().await;
+        let known = relay.leases.iter().find(|lease| lease.low_water > Position::START);
+        assert_eq!((relay.leases.len(), known), (BUCKETS, None), "given back too late, leaving {leaving}");
+    }
+    relay.low_water = relay.mark(&relay.leases, Position(49_000));
+    harness.advance(OVER).await;
+    let leased = relay.beat().await;
+    let known = leased.leases.iter().find(|lease| lease.low_water > Position::START);
+    assert_eq!((leased.leases.len(), known), (BUCKETS, None), "renewed too late");
 }
 
 /// A relay may own more than it knows, through a heartbeat whose answer was lost. Its mark is saved

@@ -137,6 +137,7 @@ macro_rules! __store_properties {
                 only_the_owner_of_a_bucket_reads_it
                 two_relays_read_disjoint_parts
                 an_expired_lease_reads_nothing
+                a_fetch_says_when_a_lease_is_missing
                 a_fetch_reads_only_the_buckets_asked_for
                 rows_of_failing_keys_are_flagged
                 a_fetch_sees_every_settle_that_returned_before_it
@@ -159,6 +160,7 @@ macro_rules! __store_properties {
                 a_relay_without_transport_is_counted_out
                 relays_keep_their_shares_when_no_transport_is_available
                 the_low_water_mark_is_handed_over
+                an_expired_lease_keeps_its_mark
                 a_low_water_mark_holds_for_the_leases_that_it_covers
                 what_stands_below_a_saved_mark_is_shown_and_counted
                 a_relay_that_begins_anew_is_told_its_marks

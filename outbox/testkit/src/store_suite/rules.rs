@@ -446,7 +446,8 @@ impl<'s, S: Store> ModelRoute<'s, S> {
         let mark = self.mark(&given, last.life);
         let given_back = self.store.give_back(relay, &self.route, &given, &mark, leaving).await;
         given_back.expect("leases are given back");
-        let changed = leases::give_back(self.buckets.values().copied(), relay, &given, &mark);
+        let (relays, buckets) = (self.relays.values().copied(), self.buckets.values().copied());
+        let changed = leases::give_back(relays, buckets, relay, (&given, &mark), self.now);
         self.buckets.extend(changed.iter().map(|row| (row.bucket, *row)));
         if leaving {
             self.relays.remove(&relay);

@@ -59,6 +59,14 @@ catches! { fresh_with:
         StealsLeases, lease::two_relays_come_to_share_fairly;
     the_suite_catches_a_low_water_mark_that_is_lost:
         ForgetsLowWater, lease::the_low_water_mark_is_handed_over;
+    the_suite_catches_a_low_water_mark_that_is_believed_after_the_lease:
+        BelievesLateMarks, lease::an_expired_lease_keeps_its_mark;
+    the_suite_catches_an_expired_lease_that_comes_back_under_its_epoch:
+        KeepsEpochs, lease::a_relay_that_slept_through_its_lease_acquires_again;
+    the_suite_catches_a_fetch_that_hides_a_missing_lease:
+        HidesMissingLeases, fetch::a_fetch_says_when_a_lease_is_missing;
+    the_suite_catches_a_cut_fetch_that_hides_a_missing_lease:
+        HidesMissingLeasesOfCutPages, fetch::a_fetch_says_when_a_lease_is_missing;
     the_suite_catches_a_low_water_mark_that_is_believed_of_every_lease:
         MarksEverything, lease::a_low_water_mark_holds_for_the_leases_that_it_covers;
     the_suite_catches_marks_that_are_lost_when_a_relay_begins_anew:

@@ -15,7 +15,10 @@ use super::route::RouteTables;
 
 impl Tables {
     pub(crate) fn fetch(&self, request: &FetchRequest, now: Timestamp) -> Fetched {
-        self.routes.get(&request.route).map(|tables| tables.fetch(request, now)).unwrap_or_default()
+        let Some(tables) = self.routes.get(&request.route) else {
+            return Fetched { lapsed: !request.buckets.is_empty(), ..Fetched::default() };
+        };
+        tables.fetch(request, now)
     }
 
     pub(crate) fn due(&self, request: &DueRequest, now: Timestamp) -> Due {
@@ -25,8 +28,8 @@ impl Tables {
 
 impl RouteTables {
     fn fetch(&self, request: &FetchRequest, now: Timestamp) -> Fetched {
-        let mut fetched = Fetched::default();
         let buckets = request.buckets.intersection(&self.owned(request.relay, now));
+        let mut fetched = Fetched { lapsed: buckets != request.buckets, ..Fetched::default() };
         if buckets.is_empty() || request.after >= request.until {
             return fetched;
         }
@@ -64,7 +67,7 @@ impl RouteTables {
             }
         }
         // In concurrent mode too: what was looked at is a statement about this snapshot, and the horizon says what may still come.
-        if !fetched.full && buckets == request.buckets {
+        if !fetched.full && !fetched.lapsed {
             fetched.reached =
                 self.hot.keys().next_back().map_or(Position::START, |last| (*last).min(request.until));
         }

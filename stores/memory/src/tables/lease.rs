@@ -40,9 +40,12 @@ impl Tables {
         leases: &[Lease],
         low_water: &LowWater,
         leaving: bool,
+        now: Timestamp,
     ) {
         let Some(tables) = self.routes.get_mut(route) else { return };
-        tables.put_buckets(leases::give_back(tables.owners.values().copied(), relay, leases, low_water));
+        let (giver, owners) =
+            (tables.relays.get(&relay).map(|relay| relay.row), tables.owners.values().copied());
+        tables.put_buckets(leases::give_back(giver, owners, relay, (leases, low_water), now));
         if leaving {
             tables.relays.remove(&relay);
         }

@@ -5,8 +5,8 @@
 -- $13 maximum rows, $14 maximum bytes of returned content, $16 maximum positions scanned. State: 0
 -- a message, 1 its key is failing (without payload), 2 muted (without content). The last row, of
 -- state 3, gives in size the position up to which the fetch has looked, or 0 if the relay does not
--- hold every requested bucket; it is of state 4 if there is more behind that, and of state 5 if a
--- standby answers.
+-- hold every requested bucket, which lapsed tells too; it is of state 4 if there is more behind
+-- that, and of state 5 if a standby answers.
 with held as materialized (
     select bit_or(set_bit(b'0'::bit(256), l.bucket, 1)) as buckets, count(*) as n
     from outbox_relay r
@@ -51,12 +51,14 @@ select p.position, p.id, p.bucket, p.topic, p.key, p.event_type, p.schema_versio
            as headers,
        case when p.state = 0 and octet_length(p.headers) + octet_length(p.payload) <= $14 then p.payload end as payload,
        p.occurred_at, p.appended_at, p.state::bigint as state,
-       case p.state when 0 then octet_length(p.headers) + octet_length(p.payload) when 1 then octet_length(p.headers) else 0 end::bigint as size
+       case p.state when 0 then octet_length(p.headers) + octet_length(p.payload) when 1 then octet_length(p.headers) else 0 end::bigint as size,
+       false as lapsed
 from page p
 union all
 select null, null, null, null, null, null, null, null, null, null, null, null,
        case when pg_is_in_recovery() then 5 when b.upto < $7 and l.last > b.upto then 4 else 3 end,
        case when b.upto < $7 and l.last > b.upto then b.upto
             when h.n = $15::bigint then least($7, greatest($6, coalesce(l.last, $6)))
-            else 0 end
+            else 0 end,
+       h.n < $15::bigint
 from held h, bound b, (select max(m.position) as last from outbox_message m where m.position > $6) l

@@ -6,7 +6,7 @@
 -- row past one without a bucket. The inner select decides on rows, in the order of the primary key
 -- and up to the limit; the outer one reads content. The last row, of state 3, gives in size the
 -- position up to which the fetch has looked: the end, or the row without a bucket; 0 if the relay
--- does not hold all ?14 buckets. At most ?15 positions are scanned, from the first row on: if there
+-- does not hold all ?14 buckets, which each row tells in lapsed. At most ?15 positions are scanned, from the first row on: if there
 -- is more behind them, the last row is of state 4.
 with held as materialized (
     select l.bucket
@@ -18,14 +18,16 @@ with held as materialized (
       and (l.expires_at is null or l.expires_at > cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000)
       and (?3 is null or l.bucket in (select value from json_each(?3)))
 ), bound as materialized (
-    select min(?7, coalesce((select min(u.position) - 1 from outbox_message u where u.bucket is null), ?7)) as asked,
+    select (select count(*) from held) < ?14 as lapsed,
+           min(?7, coalesce((select min(u.position) - 1 from outbox_message u where u.bucket is null), ?7)) as asked,
            min(coalesce((select min(position) from outbox_message where position > ?6), 0), 9223372036854775807 - ?15) + ?15 as walk
 )
 select page.position, page.state,
        case when page.state < 2 then octet_length(m.headers) else 0 end + case page.state when 0 then octet_length(m.payload) else 0 end as size,
        m.id, m.bucket, m.topic, m.key, m.event_type, m.schema_version, m.content_type, m.occurred_at, m.appended_at,
        case when page.state < 2 and octet_length(m.headers) <= ?13 then m.headers end as headers,
-       case when page.state = 0 and octet_length(m.payload) <= ?13 then m.payload end as payload
+       case when page.state = 0 and octet_length(m.payload) <= ?13 then m.payload end as payload,
+       (select lapsed from bound) as lapsed
 from (
     select w.position,
            case
@@ -52,9 +54,9 @@ cross join outbox_message m on m.position = page.position
 union all
 select null, case when b.walk < min(b.asked, (select max(position) from outbox_message)) then 4 else 3 end,
        case when b.walk < min(b.asked, (select max(position) from outbox_message)) then b.walk
-            when (select count(*) from held) = ?14
+            when not b.lapsed
             then min(?7, coalesce((select min(u.position) - 1 from outbox_message u where u.bucket is null),
                                   (select max(position) from outbox_message), 0))
             else 0 end,
-       null, null, null, null, null, null, null, null, null, null, null
+       null, null, null, null, null, null, null, null, null, null, null, b.lapsed
 from bound b

@@ -175,22 +175,27 @@ fn fair_share<'r>(relays: impl Iterator<Item = &'r RelayRow>, relay: RelayId, no
     if counted.iter().any(|row| row.relay == relay) { BUCKETS.div_ceil(counted.len()) } else { 0 }
 }
 
-/// Frees buckets that are still this relay's under these epochs, and saves their marks. Returns the
+/// Frees buckets that are still this relay's under these epochs, and saves the marks of those whose
+/// leases have not expired. `relays` are all relays of the route, or this one alone. Returns the
 /// buckets to be written.
 #[must_use]
 pub fn give_back(
+    relays: impl IntoIterator<Item = RelayRow>,
     buckets: impl IntoIterator<Item = BucketRow>,
     relay: RelayId,
-    leases: &[Lease],
-    low_water: &LowWater,
+    (leases, low_water): (&[Lease], &LowWater),
+    now: Timestamp,
 ) -> Vec<BucketRow> {
+    let giver = relays.into_iter().find(|row| row.relay == relay);
     let given: BTreeMap<Bucket, Epoch> = leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
     let mut changed: Vec<BucketRow> = buckets
         .into_iter()
         .filter(|row| row.owner == Some(relay) && given.get(&row.bucket) == Some(&row.epoch))
         .collect();
     for row in &mut changed {
-        row.reach(low_water);
+        if row.owner(|_| giver.as_ref(), now).is_some() {
+            row.reach(low_water);
+        }
         (row.owner, row.ends_at) = (None, None);
     }
     changed

@@ -95,7 +95,7 @@ impl Core {
         }
         let mark = self.low_water();
         self.commands.push(Command::Save(mark));
-        if gained || was_idle {
+        if gained || was_idle || self.looking.lapsed {
             self.look_soon();
         }
     }

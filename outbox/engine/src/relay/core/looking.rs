@@ -28,6 +28,8 @@ pub(super) struct Looking {
     pub(super) starved: bool,
     /// True if the last fetch returned rows that count only from the next fetch on.
     pub(super) early: bool,
+    /// True if the last fetch found leases expired: the next look is after a heartbeat.
+    pub(super) lapsed: bool,
     next_probe: Duration,
     topics_apart: usize,
     /// True if marks were read since the last fetch.
@@ -43,6 +45,7 @@ impl Looking {
             found: 0,
             starved: false,
             early: false,
+            lapsed: false,
             next_probe: Duration::ZERO,
             // The report of an earlier incarnation is still shown.
             topics_apart: usize::MAX,
@@ -120,7 +123,7 @@ impl Core {
 
     fn begin_look(&mut self) {
         (self.looking.is_under_way, self.looking.found, self.looking.early) = (true, 0, false);
-        self.looking.has_marks = false;
+        (self.looking.has_marks, self.looking.lapsed) = (false, false);
         for topic in self.topics.open_due(self.now) {
             if !sabotaged!(self, TopicStaysClosed) {
                 self.reading.open_topic(&topic);
@@ -131,7 +134,7 @@ impl Core {
     }
 
     fn next_question(&mut self) -> Option<(Purpose, Question)> {
-        if self.leases.is_paused() || !self.leases.holds(self.now) {
+        if self.leases.is_paused() || !self.leases.holds(self.now) || self.looking.lapsed {
             return None;
         }
         if let Some(question) = self.ask_for_due() {

@@ -84,6 +84,7 @@ struct Seen {
     owners: HashMap<Bucket, (RelayId, Epoch)>,
     unsettled: Vec<(Route, Vec<RowId>)>,
     attempts: HashMap<KeyId, u32>,
+    late_mark: Position,
     appends: i64,
 }
 
@@ -233,8 +234,18 @@ impl StoreLayer for BrokenStore {
                 self.inner.give_back(relay, &request.route, &leases, &LowWater::default(), false).await?;
             }
         }
-        let leased = self.inner.lease(&request).await?;
+        let mut leased = self.inner.lease(&request).await?;
         let mut seen = self.seen.lock().unwrap();
+        for lease in &mut leased.leases {
+            let before = seen.owners.get(&lease.bucket).filter(|(owner, _)| *owner == request.relay);
+            match before {
+                Some((_, epoch)) if self.has(Bug::KeepsEpochs) => lease.epoch = *epoch,
+                _ => {}
+            }
+            if self.has(Bug::BelievesLateMarks) {
+                lease.low_water = lease.low_water.max(seen.late_mark);
+            }
+        }
         for lease in &leased.leases {
             seen.owners.insert(lease.bucket, (request.relay, lease.epoch));
         }
@@ -253,6 +264,7 @@ impl StoreLayer for BrokenStore {
         let nothing = LowWater::default();
         let low_water = if self.has(Bug::ForgetsLowWater) { &nothing } else { low_water };
         let leaving = leaving && !self.has(Bug::NeverLeaves);
+        self.seen.lock().unwrap().late_mark = low_water.position;
         self.inner.give_back(relay, route, leases, low_water, leaving).await
     }
 
@@ -276,6 +288,8 @@ impl StoreLayer for BrokenStore {
             Some(Bug::GivesNoNumbers) => renumber(&mut fetched.rows, |_| None),
             _ => {}
         }
+        let hides = self.has(Bug::HidesMissingLeasesOfCutPages) && fetched.full;
+        fetched.lapsed &= !self.has(Bug::HidesMissingLeases) && !hides;
         let mut seen = self.seen.lock().unwrap();
         for row in &fetched.rows {
             if let FetchedRow::Message(stored) = row {

@@ -125,7 +125,7 @@ impl Store for ToyStore {
         low_water: &LowWater,
         leaving: bool,
     ) -> Result<(), StoreError> {
-        self.run(|tables, _| tables.route(route).give_back(relay, leases, low_water, leaving));
+        self.run(|tables, now| tables.route(route).give_back(relay, (leases, low_water), leaving, now));
         Ok(())
     }
 
@@ -366,8 +366,9 @@ impl RouteTables {
         leased
     }
 
-    fn give_back(&mut self, relay: RelayId, leases: &[Lease], low_water: &LowWater, leaving: bool) {
-        self.put(leases::give_back(self.buckets.values().copied(), relay, leases, low_water));
+    fn give_back(&mut self, relay: RelayId, given: (&[Lease], &LowWater), leaving: bool, now: Timestamp) {
+        let (relays, buckets) = (self.relays.values().copied(), self.buckets.values().copied());
+        self.put(leases::give_back(relays, buckets, relay, given, now));
         if leaving {
             self.relays.remove(&relay);
         }
@@ -382,8 +383,8 @@ impl RouteTables {
 // ANCHOR: fetch
 impl RouteTables {
     fn fetch(&self, request: &FetchRequest, now: Timestamp) -> Fetched {
-        let mut fetched = Fetched::default();
         let buckets = request.buckets.intersection(&self.owned(request.relay, now));
+        let mut fetched = Fetched { lapsed: buckets != request.buckets, ..Fetched::default() };
         let mut bytes = 0;
         for (position, stored) in &self.hot {
             let key = stored.message.key_id();
@@ -413,7 +414,7 @@ impl RouteTables {
                 break;
             }
         }
-        if !fetched.full && buckets == request.buckets {
+        if !fetched.full && !fetched.lapsed {
             let last = self.hot.keys().next_back().copied().unwrap_or(Position::START);
             fetched.reached = last.min(request.until);
         }

@@ -123,14 +123,18 @@ impl World {
 
     fn gives_back(&mut self, relay: usize, most: usize, leaving: bool) {
         let given: Vec<Lease> = self.believe[relay].values().map(|(lease, _)| *lease).take(most).collect();
-        let rows = self.buckets.values().copied();
-        let changed = give_back(rows, self.ids[relay], &given, &mark(&given, 5));
+        let changed = self.given_back(relay, &given, &mark(&given, 5));
         self.buckets.extend(changed.iter().map(|row| (row.bucket, *row)));
         self.believe[relay].retain(|_, (lease, _)| !given.contains(lease));
         if leaving {
             self.relays.remove(&self.ids[relay]);
             self.believe[relay] = Believes::default();
         }
+    }
+
+    fn given_back(&self, relay: usize, given: &[Lease], low_water: &LowWater) -> Vec<BucketRow> {
+        let (relays, buckets) = (self.relays.values().copied(), self.buckets.values().copied());
+        give_back(relays, buckets, self.ids[relay], (given, low_water), self.now)
     }
 
     fn happens(&mut self, event: &Event) {
@@ -269,11 +273,29 @@ fn a_low_water_mark_is_of_the_leases_that_it_covers() {
 fn only_the_owner_gives_back_under_its_own_epoch() {
     let mut world = World::new();
     let leases = world.beat(0).leases;
-    let rows = || world.buckets.values().copied();
     let stale: Vec<Lease> = leases.iter().map(|lease| Lease { epoch: Epoch(9), ..*lease }).collect();
-    assert_eq!(give_back(rows(), world.ids[0], &stale, &mark(&stale, 50)), []);
-    assert_eq!(give_back(rows(), world.ids[1], &leases, &mark(&leases, 50)), []);
-    assert_eq!(give_back(rows(), world.ids[0], &leases[..2], &mark(&leases, 50)).len(), 2);
+    assert_eq!(world.given_back(0, &stale, &mark(&stale, 50)), []);
+    assert_eq!(world.given_back(1, &leases, &mark(&leases, 50)), []);
+    assert_eq!(world.given_back(0, &leases[..2], &mark(&leases, 50)).len(), 2);
+}
+
+/// What a relay believes behind the end of its lease was read by nobody who had to be shown it.
+#[test]
+fn an_expired_lease_keeps_its_mark() {
+    let mut world = World::new();
+    let leases = world.beat(0).leases;
+    let gives_up = LeaseRequest { yielding: BucketSet::from_iter([Bucket(3)]), ..request(world.ids[0]) };
+    world.passes(5);
+    world.beat_with(&gives_up);
+    world.passes(5);
+    let marks = |rows: Vec<BucketRow>| rows.iter().map(|row| row.low_water.0).collect::<Vec<_>>();
+    let given = world.given_back(0, &leases[2..4], &mark(&leases, 50));
+    assert!(given.iter().all(|row| row.owner.is_none()), "it is free in any case");
+    assert_eq!(marks(given), [50, 0], "one that is given up ends before the others");
+    world.passes(5);
+    assert_eq!(marks(world.given_back(0, &leases[2..4], &mark(&leases, 50))), [0, 0]);
+    let late = LeaseRequest { low_water: mark(&leases, 50), ..request(world.ids[0]) };
+    assert!(world.beat_with(&late).leases.iter().all(|lease| lease.low_water == Position(0)));
 }
 
 #[test]

@@ -115,7 +115,7 @@ impl World {
                 Ghost::GiveBack { relay, leases, low_water, leaving } => {
                     // Its relay may have begun anew under the same epochs, and hears of this with its next heartbeat.
                     self.given_back_until = self.now + LEASE;
-                    self.store.give_back(relay, &leases, &low_water, leaving);
+                    self.store.give_back(relay, &leases, &low_water, (leaving, now));
                 }
             }
             self.judge_marks()?;
@@ -253,11 +253,7 @@ impl World {
             Step::Fail { row, attempts, last, .. } | Step::Bury { row, attempts, last, .. } => {
                 let fate = self.store.ledger.fate(row.id);
                 let failures = fate.failures;
-                if *attempts > failures
-                    && !fate.refused
-                    && last.class != "breaks"
-                    && last.class != "malformed"
-                {
+                if *attempts > failures && last.class != "breaks" && last.class != "malformed" {
                     let serial = serial_of(row.id);
                     let words =
                         format!("{attempts} attempts of m{serial} of k{of}, which failed {failures} times");
@@ -406,7 +402,7 @@ impl World {
             let rows = out.batch.messages.iter().zip(&out.outcomes);
             let rows = rows.filter(|(_, outcome)| **outcome == Some(Outcome::Delivered));
             let rows: Vec<RowId> = rows.map(|(stored, _)| stored.row()).collect();
-            relay.confirm_rows(rows);
+            relay.confirm_rows(number, rows);
             relay.answer(Source::Publisher(number), Event::Heard { batch: number, delivered });
         }
         Ok(())

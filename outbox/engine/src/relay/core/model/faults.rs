@@ -27,8 +27,7 @@ pub(super) struct Weather {
     pub(super) ghosts: bool,
     /// The first transaction mostly stays open.
     long_writers: bool,
-    /// The database's clock is set back; else forward. Not both: a lease that was over and is not any more hides rows from a relay that
-    /// can't tell.
+    /// The database's clock is also set back, so that leases that were over are not any more; else only forward.
     clock_goes_back: bool,
     /// While it heals, one transaction stays open, and one topic paused.
     pub(super) lasting: bool,
@@ -66,6 +65,7 @@ impl Weather {
         match sabotage {
             Sabotage::SettlesWithoutId | Sabotage::LifeIgnored => self.restores = true,
             Sabotage::NeverLooksBelow => self.puts_back = true,
+            Sabotage::LapseCounts => self.clocks = true,
             Sabotage::PassedForgotten => self.lasting = true,
             Sabotage::StaleIsDone | Sabotage::FailingKeyPassed => {
                 (self.operators, self.store) = (true, true);
@@ -353,17 +353,16 @@ impl World {
 
     /// The clock of the database is set.
     fn jump(&mut self) {
-        let span = MS * self.random.u32(0..20_000);
-        if !self.weather.clock_goes_back {
+        let millis = self.random.u32(0..20_000);
+        let span = MS * millis;
+        self.jumped_until = self.now + LEASE * 2;
+        if !self.weather.clock_goes_back || millis % 3 == 0 {
             self.database_ahead += span;
-            self.jumped_until = self.now + LEASE * 2;
             self.count("database clock set forward");
         } else {
             self.database_ahead = self.database_ahead.saturating_sub(span);
             self.count("database clock set back");
         }
-        // While leases seem to be over the store shows nothing, and a look that comes before word of the new ones finds that.
-        self.was_misplaced = true;
         self.say(|| format!("the database's clock is set by {span:?}"));
     }
 

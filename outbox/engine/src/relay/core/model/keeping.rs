@@ -35,17 +35,17 @@ impl World {
         if self.relays[at].removes(buckets, &self.store.ledger) {
             return Err(broken("given back", None, format!("{buckets:?} with rows that are not removed")));
         }
-        let relay = self.relays[at].id;
+        let (relay, now) = (self.relays[at].id, self.database_now());
         let keeper = &mut self.relays[at].keeper;
         let (given, kept): (Vec<Lease>, _) =
             keeper.leases.drain(..).partition(|lease| buckets.contains(lease.bucket));
         keeper.leases = kept;
         keeper.yielding = keeper.yielding.without(buckets);
         match self.call() {
-            Call::Fine => self.store.give_back(relay, &given, low_water, false),
+            Call::Fine => self.store.give_back(relay, &given, low_water, (false, now)),
             Call::FailsBefore => return self.begin_anew(at),
             Call::FailsAfter => {
-                self.store.give_back(relay, &given, low_water, false);
+                self.store.give_back(relay, &given, low_water, (false, now));
                 return self.begin_anew(at);
             }
             Call::Hangs => {
@@ -75,7 +75,8 @@ impl World {
         let mut relay = self.relays.remove(at);
         let low_water = relay.drained.take().unwrap_or_default();
         self.say(|| format!("relay {} leaves, with the mark {}", relay.name, low_water.position));
-        self.store.give_back(relay.id, &relay.keeper.leases, &low_water, true);
+        let now = self.database_now();
+        self.store.give_back(relay.id, &relay.keeper.leases, &low_water, (true, now));
         if self.relays.is_empty() {
             self.start();
         }

@@ -20,10 +20,15 @@ pub(super) struct LeaseRow {
 /// Time that leases last.
 pub(super) const LEASE: Duration = Duration::from_secs(15);
 
+/// Whether a lease holds: its end is ahead, and not implausibly far.
+fn is_live(until: Duration, now: Duration) -> bool {
+    now < until && until - now <= LEASE * 2
+}
+
 impl Store {
     pub(super) fn owns(&self, relay: RelayId, slot: usize, now: Duration) -> bool {
         let lease = &self.leases[slot];
-        lease.owner == Some(relay) && now < lease.until
+        lease.owner == Some(relay) && is_live(lease.until, now)
     }
 
     /// A heartbeat: what the relay owns now, and how many buckets are its share.
@@ -34,19 +39,24 @@ impl Store {
         yielding: &BucketSet,
         now: Duration,
     ) -> (Vec<Lease>, usize) {
+        self.save(relay, low_water, now);
         self.relays.insert(relay, now + LEASE);
-        self.relays.retain(|_, until| *until > now);
+        self.relays.retain(|_, until| is_live(*until, now));
         let share = SLOTS.div_ceil(self.relays.len());
-        self.save(relay, low_water);
         for slot in 0..SLOTS {
-            if self.owns(relay, slot, now) && !yielding.contains(bucket_at(slot)) {
-                self.leases[slot].until = now + LEASE;
+            let owns = self.owns(relay, slot, now);
+            let row = &mut self.leases[slot];
+            if row.owner == Some(relay) && !owns {
+                // It comes back, if at all, under another epoch.
+                row.owner = None;
+            } else if owns && !yielding.contains(bucket_at(slot)) {
+                row.until = now + LEASE;
             }
         }
         for slot in 0..SLOTS {
             let owned = (0..SLOTS).filter(|slot| self.owns(relay, *slot, now)).count();
             let row = &mut self.leases[slot];
-            let is_free = row.owner.is_none() || row.until <= now;
+            let is_free = row.owner.is_none() || !is_live(row.until, now);
             if is_free && owned < share && !yielding.contains(bucket_at(slot)) {
                 (row.owner, row.until, row.epoch) = (Some(relay), now + LEASE, Epoch(row.epoch.0 + 1));
             }
@@ -64,14 +74,15 @@ impl Store {
         Lease { bucket: bucket_at(slot), epoch, low_water }
     }
 
-    fn save(&mut self, relay: RelayId, low_water: &LowWater) {
+    fn save(&mut self, relay: RelayId, low_water: &LowWater, now: Duration) {
         let covers_all = self.sabotage == Some(Sabotage::MarkCoversAll) && !low_water.covered.is_empty();
         let is_of_this_life = low_water.life == self.life || self.sabotage == Some(Sabotage::LifeIgnored);
         for slot in 0..SLOTS {
+            let owns = self.owns(relay, slot, now);
             let row = &mut self.leases[slot];
             let mark = low_water.of(bucket_at(slot), row.epoch);
             let mark = mark.or(covers_all.then_some(low_water.position));
-            if row.owner == Some(relay)
+            if owns
                 && is_of_this_life
                 && let Some(mark) = mark
             {
@@ -86,9 +97,9 @@ impl Store {
         relay: RelayId,
         leases: &[Lease],
         low_water: &LowWater,
-        leaving: bool,
+        (leaving, now): (bool, Duration),
     ) {
-        self.save(relay, low_water);
+        self.save(relay, low_water, now);
         for slot in 0..SLOTS {
             let row = &mut self.leases[slot];
             let is_given =

@@ -92,8 +92,8 @@ pub(super) struct Relay {
     pub(super) drained: Option<LowWater>,
     /// What the core was told of pauses.
     pub(super) paused: Paused,
-    /// Rows that the broker confirmed, and that may be removed.
-    confirmed: BTreeSet<RowId>,
+    /// Rows that the broker confirmed, and that may be removed: once for each batch, of whichever incarnation.
+    confirmed: BTreeSet<(RowId, u64, u64)>,
 }
 
 /// Time that a batch may take.
@@ -195,7 +195,7 @@ impl Relay {
         commands: Vec<Command>,
         now: Duration,
         sabotage: Option<Sabotage>,
-        refused: impl Fn(&PublishCommand, usize) -> bool,
+        mut refused: impl FnMut(&PublishCommand, usize) -> bool,
     ) -> Judged {
         for command in commands {
             match command {
@@ -213,7 +213,7 @@ impl Relay {
                         self.below = Some((number, request));
                     }
                 }
-                Command::Publish(batch) => self.begin(batch, now, &refused)?,
+                Command::Publish(batch) => self.begin(batch, now, &mut refused)?,
                 Command::Remove { number, rows, messages, bytes } => {
                     self.remove(number, rows, messages, bytes)?;
                 }
@@ -231,7 +231,8 @@ impl Relay {
 
     fn remove(&mut self, number: u64, rows: Vec<RowId>, messages: usize, bytes: usize) -> Judged {
         for row in &rows {
-            if !self.confirmed.remove(row) {
+            let confirmed = self.confirmed.range((*row, 0, 0)..=(*row, u64::MAX, u64::MAX)).next().copied();
+            if !confirmed.is_some_and(|confirmed| self.confirmed.remove(&confirmed)) {
                 let (serial, at) = (serial_of(row.id), row.position);
                 let words = format!("m{serial} at {at} is to be removed, and nobody confirmed it");
                 return Err(broken("removed", None, words));
@@ -252,12 +253,14 @@ impl Relay {
     pub(super) fn confirm(&mut self, batch: &PublishCommand, outcomes: &[Option<Outcome>]) {
         let delivered = batch.messages.iter().zip(outcomes);
         let delivered = delivered.filter(|(_, outcome)| **outcome == Some(Outcome::Delivered));
-        self.confirmed.extend(delivered.map(|(stored, _)| stored.row()));
+        let (incarnation, number) = (self.incarnation, batch.number);
+        self.confirmed.extend(delivered.map(|(stored, _)| (stored.row(), incarnation, number)));
     }
 
     /// The same, of rows that the core hears of while the batch is out.
-    pub(super) fn confirm_rows(&mut self, rows: Vec<RowId>) {
-        self.confirmed.extend(rows);
+    pub(super) fn confirm_rows(&mut self, number: u64, rows: Vec<RowId>) {
+        let incarnation = self.incarnation;
+        self.confirmed.extend(rows.into_iter().map(|row| (row, incarnation, number)));
     }
 
     /// Gives a batch to a publisher, which looks at the clock and the epochs, and asks the transport what it can carry.
@@ -265,7 +268,7 @@ impl Relay {
         &mut self,
         batch: PublishCommand,
         now: Duration,
-        refused: impl Fn(&PublishCommand, usize) -> bool,
+        mut refused: impl FnMut(&PublishCommand, usize) -> bool,
     ) -> Judged {
         if now >= self.keeper.until {
             return Err(broken("fence", None, format!("batch {} was begun without leases", batch.number)));

@@ -44,6 +44,7 @@ macro_rules! sabotages {
 
 sabotages! {
     // What is read: windows, horizons, marks.
+    LapseCounts: "a fetch over expired leases counts",
     FetchFence: "the answer of a fetch counts, whatever happened meanwhile",
     UselessFetchCounts: "a fetch whose answer was of no use is not made again",
     RowsAboveMarks on Stripes: "rows count that were committed after the marks were read",

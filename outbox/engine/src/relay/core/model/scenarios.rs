@@ -89,7 +89,7 @@ impl Bench {
     }
 
     fn shows(&mut self, number: u64, rows: Vec<FetchedRow>) {
-        let fetched = Fetched { rows, full: false, reached: Position::START };
+        let fetched = Fetched { rows, ..Fetched::default() };
         self.feed(Event::Answered { number, answer: Answer::Fetched(fetched) });
     }
 
@@ -439,4 +439,23 @@ fn a_topic_that_is_closed_while_rows_of_it_are_astray_is_read_from_its_beginning
     .find(|(_, request)| matches!(request.scope, Scope::Topic(_)))
     .expect("the topic is read");
     assert_eq!(request.after, Position::START);
+}
+
+/// The store shows nothing while the leases are over by its clock. Nobody need have told the relay so.
+#[test]
+fn a_fetch_over_expired_leases_has_seen_nothing_and_waits_for_a_heartbeat() {
+    let mut bench = Bench::small();
+    let (number, request) = bench.fetch();
+    let lapsed = Fetched { lapsed: true, reached: Position(9), ..Fetched::default() };
+    bench.feed(Event::Answered { number, answer: Answer::Fetched(lapsed) });
+    let asks = |bench: &Bench| bench.wants.iter().any(|want| matches!(want, Command::Ask { .. }));
+    assert!(!asks(&bench), "the same question has the same answer");
+    bench.wants.clear();
+    bench.pause(Vec::new());
+    let saved = bench.wants.iter().find_map(|want| match want {
+        Command::Save(mark) => Some(mark.position),
+        _ => None,
+    });
+    assert_eq!(saved, Some(Position::START), "the next owner begins where this one did");
+    assert_eq!(bench.fetch().1.after, request.after, "the heartbeat found the leases alive");
 }

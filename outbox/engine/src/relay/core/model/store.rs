@@ -197,6 +197,7 @@ impl Store {
     pub(super) fn fetch(&self, request: &FetchRequest, now: Duration) -> Fetched {
         let asked: Vec<usize> =
             slots_in(request.buckets).filter(|slot| self.owns(request.relay, *slot, now)).collect();
+        let lapsed = asked.len() < slots_in(request.buckets).count();
         let is_muted: [bool; KEYS] =
             std::array::from_fn(|of| request.muted.iter().any(|muted| muted.covers(the_key(of))));
         let is_asked: [bool; KEYS] =
@@ -224,12 +225,11 @@ impl Store {
                 FetchedRow::Message(Arc::clone(stored))
             });
             if rows.len() == request.limit {
-                return Fetched { rows, full: true, reached: Position::START };
+                return Fetched { rows, full: true, reached: Position::START, lapsed };
             }
         }
-        let allowed = asked.len() == slots_in(request.buckets).count();
-        let last = self.tables.hot.keys().next_back().copied().filter(|_| allowed).unwrap_or_default();
-        Fetched { rows, full: false, reached: last.min(request.until) }
+        let last = self.tables.hot.keys().next_back().copied().filter(|_| !lapsed).unwrap_or_default();
+        Fetched { rows, full: false, reached: last.min(request.until), lapsed }
     }
 
     /// The highest position that was given out.

@@ -34,7 +34,7 @@ pub(super) struct World {
     pub(super) now: Duration,
     /// How far the database's clock is ahead.
     pub(super) database_ahead: Duration,
-    /// Until when leases that were counted on may have ended early, since the database's clock was set forward.
+    /// Until when leases that were counted on may have ended early, since the database's clock was set.
     pub(super) jumped_until: Duration,
     /// The same, since a call that gave buckets back had its effect late.
     pub(super) given_back_until: Duration,
@@ -184,9 +184,11 @@ impl World {
                 ));
             }
         }
-        let (store, sabotage) = (&self.store, self.sabotage);
+        let (store, sabotage) = (&mut self.store, self.sabotage);
         let refused = |batch: &super::super::PublishCommand, slot: usize| {
-            store.ledger.fate(batch.messages[slot].message.id).refused
+            let fate = store.ledger.fate_mut(batch.messages[slot].message.id);
+            fate.failures += u32::from(fate.refused);
+            fate.refused
         };
         let relay = &mut self.relays[at];
         let is_drained = relay.core.is_draining();
@@ -198,10 +200,6 @@ impl World {
     }
 
     pub(super) fn judge_marks(&self) -> Judged {
-        if self.jumped_until > Duration::ZERO {
-            // The store showed nothing while leases were over by a clock that was set forward. The next owner looks below the mark.
-            return Ok(());
-        }
         match self.store.passed_by_a_mark() {
             Some((of, row, mark)) => {
                 let hot = self.store.tables.hot.get(&row);

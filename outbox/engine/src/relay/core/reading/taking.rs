@@ -21,11 +21,14 @@ enum Taken {
 
 impl Core {
     /// Handles the rows of a fetch. Rows, topics and buckets may have changed meanwhile. If that
-    /// changes what is to be read, the answer is discarded, and the fetch repeated.
+    /// changes what is to be read, the answer is discarded, and the fetch repeated. Where leases have
+    /// expired by the database's clock, missing rows prove nothing: the answer is discarded too.
     pub(in crate::relay::core) fn fetched(&mut self, plan: &Plan, fetched: Fetched) {
         self.reading.under_way = None;
-        self.looking.found += fetched.rows.len();
-        if self.reading.is_of_use(plan) || sabotaged!(self, FetchFence) {
+        if fetched.lapsed && !sabotaged!(self, LapseCounts) {
+            self.looking.lapsed = true;
+        } else if self.reading.is_of_use(plan) || sabotaged!(self, FetchFence) {
+            self.looking.found += fetched.rows.len();
             match &plan.turn {
                 Turn::Wide(part) => self.take_wide(part.as_ref(), plan, fetched),
                 Turn::Key(key) => self.take_of_key(*key, plan, fetched),
@@ -45,7 +48,7 @@ impl Core {
     }
 
     fn take_wide(&mut self, part: Option<&Part>, plan: &Plan, fetched: Fetched) {
-        let Fetched { rows, mut full, mut reached } = fetched;
+        let Fetched { rows, mut full, mut reached, .. } = fetched;
         self.reading.windows.window_mut(part).waits = false;
         let mut last = None;
         let mut passed = Vec::new();
