@@ -15,7 +15,7 @@
 //! the main window also reads on from its cursor, though no counter has moved: one fetch without
 //! rows.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use outbox_contract::backend::{
@@ -46,10 +46,8 @@ const MAX_PASSED: usize = 1_000;
 #[derive(Debug, Default)]
 pub(in crate::relay::core) struct LookBelow {
     next: Duration,
-    /// Position up to which an unfinished check has found nothing.
-    after: Position,
-    /// End of that check, however far the relay has read meanwhile.
-    until: Option<Position>,
+    /// Check that is not finished: it goes on where it was cut short.
+    unfinished: Option<Check>,
     /// Delay after a check that found rows; it grows while checks find none.
     pause: Duration,
     /// Minimum delay after the last check.
@@ -58,21 +56,29 @@ pub(in crate::relay::core) struct LookBelow {
     under_way: Option<UnderWay>,
 }
 
-/// Running check.
+/// One check, which may take several queries.
+#[derive(Debug)]
+struct Check {
+    /// Position up to which it has found nothing.
+    after: Position,
+    /// Its end, however far the relay reads meanwhile.
+    until: Position,
+    /// Committed marks before the last fetch of the main window when it began. `None`: there are no
+    /// sequence shards.
+    seen: Option<Marks>,
+}
+
+/// Running query of a check.
 #[derive(Debug)]
 struct UnderWay {
     number: u64,
-    until: Position,
     changes: u64,
-    /// Committed marks before the main window's last fetch. `None`: there are no sequence shards.
-    seen: Option<Marks>,
-    /// Sequence shards whose rows wait for this check.
-    astray: BTreeSet<StripeId>,
+    check: Check,
 }
 
 impl LookBelow {
     pub(in crate::relay::core) fn look_at(&mut self, at: Duration) {
-        (self.next, self.after, self.until) = (at, Position::START, None);
+        (self.next, self.unfinished) = (at, None);
     }
 
     /// Advances the next check, because a fetch returned rows that should not be there.
@@ -135,20 +141,37 @@ impl Trusted {
 /// Rows that do not count yet, and sequence shards with rows where none should be.
 #[derive(Debug, Default)]
 pub(super) struct Early {
-    /// Highest number above its mark that was returned for each shard since the marks were read.
-    /// The next marks should have reached it.
-    shown: BTreeMap<StripeId, i64>,
+    /// Highest number above its mark that was returned for each shard since the marks were read, and
+    /// the lowest position of such a row. The next marks should have reached the number.
+    shown: BTreeMap<StripeId, (i64, Position)>,
     /// Shards with rows below the read position or above their counter. Their other rows wait for a
     /// check: they may have been appended after rows that were missed.
-    astray: BTreeSet<StripeId>,
+    astray: BTreeMap<StripeId, Astray>,
+}
+
+/// Rows of a shard that wait for a check.
+#[derive(Clone, Copy, Debug)]
+struct Astray {
+    /// Position of the first one.
+    lowest: Position,
+    /// True if one was passed since the check began that is not finished, or when there was none.
+    is_new: bool,
 }
 
 impl Early {
     /// Processes marks that were read after these rows were returned.
     pub(super) fn committed(&mut self, marks: &Marks) {
-        let shown = std::mem::take(&mut self.shown);
-        let is_above = |(stripe, number): &(StripeId, i64)| *number > marks.number(*stripe);
-        self.astray.extend(shown.into_iter().filter(is_above).map(|(stripe, _)| stripe));
+        for (stripe, (number, lowest)) in std::mem::take(&mut self.shown) {
+            if number > marks.number(stripe) {
+                self.pass(stripe, lowest);
+            }
+        }
+    }
+
+    /// Makes a row of a shard wait for a check.
+    fn pass(&mut self, stripe: StripeId, position: Position) {
+        let astray = self.astray.entry(stripe).or_insert(Astray { lowest: position, is_new: true });
+        *astray = Astray { lowest: astray.lowest.min(position), is_new: true };
     }
 
     /// Returns true if rows were passed that are read again once a look has gone back to them.
@@ -159,7 +182,7 @@ impl Early {
     /// Forgets buckets whose marks are no longer read.
     pub(super) fn lose(&mut self, buckets: &BucketSet) {
         self.shown.retain(|stripe, _| !buckets.contains(stripe.bucket()));
-        self.astray.retain(|stripe| !buckets.contains(stripe.bucket()));
+        self.astray.retain(|stripe, _| !buckets.contains(stripe.bucket()));
     }
 }
 
@@ -175,8 +198,9 @@ impl Core {
             return false;
         }
         if !plan.marks.cover(row) && !self.reading.trusted.covers(row) {
-            let shown = self.reading.early.shown.entry(stripe).or_insert(number);
-            *shown = number.max(*shown);
+            let position = row.position();
+            let shown = self.reading.early.shown.entry(stripe).or_insert((number, position));
+            *shown = (number.max(shown.0), position.min(shown.1));
             return true;
         }
         // In an intact shard, this row would be above the mark as well.
@@ -189,10 +213,11 @@ impl Core {
             && number <= main.seen.number(stripe)
             && !self.is_elsewhere(row);
         let early = &mut self.reading.early;
-        if passes || is_missed {
-            early.astray.insert(stripe);
+        let waits = passes || is_missed || (is_main && early.astray.contains_key(&stripe));
+        if waits {
+            early.pass(stripe, row.position());
         }
-        passes || is_missed || (is_main && early.astray.contains(&stripe))
+        waits
     }
 
     /// Returns true if a row is in memory, or is read through a window of its key. The store need
@@ -217,25 +242,30 @@ impl Core {
             return;
         }
         let has_shards = self.reading.has_shards();
-        let seen = has_shards.then(|| self.reading.windows.main.seen.clone());
-        let Some(request) = self.request_below(has_shards) else {
+        let unfinished = self.below.unfinished.take();
+        let Some(request) = self.request_below(has_shards, unfinished.as_ref()) else {
             // With sequence shards, each check costs a fetch.
             return self.below.look_at(self.now + if has_shards { EVERY } else { SOON });
         };
-        let number = self.next_number();
-        let (changes, astray) = (self.reading.changes, self.reading.early.astray.clone());
-        self.below.under_way = Some(UnderWay { number, until: request.until, changes, seen, astray });
+        let check = unfinished.unwrap_or_else(|| {
+            self.reading.early.astray.values_mut().for_each(|astray| astray.is_new = false);
+            let seen = has_shards.then(|| self.reading.windows.main.seen.clone());
+            Check { after: request.after, until: request.until, seen }
+        });
+        let (number, changes) = (self.next_number(), self.reading.changes);
+        self.below.under_way = Some(UnderWay { number, changes, check });
         self.commands.push(Command::LookBelow { number, request, with_marks: has_shards });
     }
 
     /// Returns the query. `None`: nothing has been read yet.
-    fn request_below(&mut self, has_shards: bool) -> Option<FetchRequest> {
+    fn request_below(&mut self, has_shards: bool, unfinished: Option<&Check>) -> Option<FetchRequest> {
         let windows = &mut self.reading.windows;
         // A row that no counter covers is no news to the main window. So that window passes it now,
         // and the next check finds it.
         windows.main.more |= has_shards;
         let floor = windows.main.floor(windows.ordering);
-        let (after, until) = (self.below.after, self.below.until.map_or(floor, |until| until.min(floor)));
+        let (after, until) =
+            unfinished.map_or((Position::START, floor), |check| (check.after, check.until.min(floor)));
         let buckets = windows.main_buckets(self.reading.owned);
         if buckets.is_empty() || until <= after {
             return None;
@@ -254,7 +284,7 @@ impl Core {
     }
 
     /// Handles the result of a check: the rows and the marks that were read after them. `None`: the
-    /// check failed.
+    /// check failed. One that found leases expired counts as failed.
     pub(in crate::relay::core) fn looked_below(
         &mut self,
         number: u64,
@@ -264,7 +294,9 @@ impl Core {
         let Some(look) = self.below.under_way.take_if(|look| look.number == number) else { return };
         let rest = took.saturating_mul(REST);
         self.below.rest = rest;
-        let Some((fetched, marks)) = answer else { return self.below.look_at(self.now + EVERY.max(rest)) };
+        let Some((fetched, marks)) = answer.filter(|(fetched, _)| !fetched.lapsed) else {
+            return self.below.look_at(self.now + EVERY.max(rest));
+        };
         if look.changes != self.reading.changes {
             return self.below.look_at(self.now + SOON.max(rest));
         }
@@ -275,13 +307,13 @@ impl Core {
             if warns {
                 self.below.warned = Some(self.now);
             }
-            self.report(Report::BelowMark { at, mark: look.until, cause, warns });
+            self.report(Report::BelowMark { at, mark: look.check.until, cause, warns });
             return self.look_soon();
         }
         match fetched.rows.last() {
             Some(last) if fetched.full => {
                 self.below.look_at(self.now + SOON.max(rest));
-                (self.below.after, self.below.until) = (last.position(), Some(look.until));
+                self.below.unfinished = Some(Check { after: last.position(), ..look.check });
             }
             _ => {
                 self.below.pause = (self.below.pause.max(SOON) * 2).min(EVERY);
@@ -290,8 +322,8 @@ impl Core {
         }
     }
 
-    /// Handles rows that a check found: every window goes back to before them. Returns where, and
-    /// the probable cause.
+    /// Handles rows that a check found: every window goes back to before them, and before all that
+    /// wait for it. Returns where they are, and the probable cause.
     fn found_below(
         &mut self,
         look: &UnderWay,
@@ -304,24 +336,28 @@ impl Core {
             if self.is_elsewhere(row) {
                 continue;
             }
-            let Some(cause) = cause(row, look.seen.as_ref(), &marks) else { continue };
+            let Some(cause) = cause(row, look.check.seen.as_ref(), &marks) else { continue };
             if cause == Cause::Counters
                 && let Some((stripe, _)) = stripe_of(row)
             {
-                self.reading.trusted.trust(stripe.stripe, look.until);
+                self.reading.trusted.trust(stripe.stripe, look.check.until);
             }
             let (at, before) = found.unwrap_or((row.position(), cause));
             found = Some((at, before.max(cause)));
         }
-        if found.is_some() || !fetched.full {
-            self.reading.early.astray.retain(|stripe| !look.astray.contains(stripe));
+        let early = &mut self.reading.early;
+        if found.is_none() && !fetched.full {
+            // It may have come too early for rows that were passed since it began.
+            early.astray.retain(|_, astray| astray.is_new);
         }
         let (at, cause) = found?;
         self.reading.changes += 1;
-        // The fetches from there return these rows again.
-        self.reading.early.shown.clear();
-        self.reading.horizon.go_back(at.before());
-        self.reading.windows.all_mut().for_each(|window| window.lower(at.before()));
+        // The fetches from there return all of these rows again.
+        let astray = std::mem::take(&mut early.astray);
+        early.shown.clear();
+        let back = astray.values().map(|astray| astray.lowest).fold(at, Position::min).before();
+        self.reading.horizon.go_back(back);
+        self.reading.windows.all_mut().for_each(|window| window.lower(back));
         Some((at, cause))
     }
 }
