@@ -26,6 +26,7 @@ const USAGE: &str = "simulate: runs the simulation of the relay's core
   --ordering WORD    on a store of this ordering: single, writers or stripes (as the seed has it)
   --relays N         with so many relays at the beginning (as the seed has it)
   --keep-going       not only until the first seed fails: the first of each kind is told
+  --whole            with its whole story, not only that of the key that failed
   --kept STEPS       with these steps alone, as 3,5-9
   --sabotage NAME    with a mistake on purpose; the run is good if it is found
   --sabotages        with each mistake in turn; how many seeds each takes
@@ -46,12 +47,19 @@ struct Arguments {
     plan: Option<Plan>,
     all_sabotages: bool,
     keep_going: bool,
+    whole: bool,
 }
 
 fn arguments() -> Option<Arguments> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut read =
-        Arguments { seeds: 0..10_000, threads, plan: None, all_sabotages: false, keep_going: false };
+    let mut read = Arguments {
+        seeds: 0..10_000,
+        threads,
+        plan: None,
+        all_sabotages: false,
+        keep_going: false,
+        whole: false,
+    };
     let mut plan = Plan::new(0);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -61,6 +69,10 @@ fn arguments() -> Option<Arguments> {
         }
         if word == "--keep-going" {
             read.keep_going = true;
+            continue;
+        }
+        if word == "--whole" {
+            read.whole = true;
             continue;
         }
         let value = words.next()?;
@@ -114,7 +126,7 @@ fn main() -> ExitCode {
     match arguments.plan {
         Some(plan) if is_one => {
             let ran = run(&plan, true);
-            tell(&ran);
+            tell(&ran, arguments.whole);
             if ran.violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
         }
         of => {
@@ -135,8 +147,8 @@ struct Totals {
     events: AtomicU64,
     messages: AtomicU64,
     counts: Mutex<BTreeMap<&'static str, u64>>,
-    /// The first of each kind, and how many there were.
-    failed: Mutex<BTreeMap<&'static str, (u64, Plan, Ran)>>,
+    /// The seeds of each kind, and the first of them.
+    failed: Mutex<BTreeMap<&'static str, (Vec<u64>, Plan, Ran)>>,
     is_over: AtomicBool,
 }
 
@@ -152,8 +164,9 @@ impl Totals {
         if let Some(kind) = ran.violation.as_ref().map(|violation| violation.kind) {
             self.is_over.store(!keep_going, Memory::Relaxed);
             let mut failed = self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let (count, first, its) = failed.entry(kind).or_insert_with(|| (0, plan.clone(), ran.clone()));
-            *count += 1;
+            let (seeds, first, its) =
+                failed.entry(kind).or_insert_with(|| (Vec::new(), plan.clone(), ran.clone()));
+            seeds.push(plan.seed);
             if plan.seed < first.seed {
                 (*first, *its) = (plan.clone(), ran);
             }
@@ -167,7 +180,7 @@ impl Totals {
         let failed = self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let failed: Vec<String> = failed
             .iter()
-            .map(|(kind, (count, plan, _))| format!(", {count} {kind} (seed {})", plan.seed))
+            .map(|(kind, (seeds, plan, _))| format!(", {} {kind} (seed {})", seeds.len(), plan.seed))
             .collect();
         format!(
             "{seeds} of {of} seeds, {messages} messages, {steps} steps ({:.0} a second), {events} events, {took:.0} s{}",
@@ -212,14 +225,15 @@ fn many(
             }
         }
     });
-    let failed =
+    let mut failed =
         std::mem::take(&mut *totals.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
     if tells {
         println!("{}", totals.line(began, count));
         let counts = totals.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         counts.iter().for_each(|(what, count)| println!("  {count:>12} {what}"));
-        for (kind, (count, plan, ran)) in &failed {
-            println!("\n{count} seeds failed: {kind}");
+        for (kind, (seeds, plan, ran)) in &mut failed {
+            seeds.sort_unstable();
+            println!("\n{} seeds failed: {kind} {seeds:?}", seeds.len());
             report(plan, ran);
         }
         if failed.is_empty() {
@@ -236,15 +250,15 @@ fn report(plan: &Plan, ran: &Ran) {
     let small = plan.shrunk(ran);
     let ran = run(&small, true);
     println!("shrunk to {} of {} steps; its story:\n", small.kept.as_ref().map_or(0, Vec::len), plan.steps);
-    tell(&ran);
+    tell(&ran, false);
     println!(
         "\nagain: cargo run -p outbox-engine --features simulation --example simulate -- {}",
         small.arguments()
     );
 }
 
-fn tell(ran: &Ran) {
-    let lines = ran.lines();
+fn tell(ran: &Ran, whole: bool) {
+    let lines = if whole { ran.story.iter().map(String::as_str).collect() } else { ran.lines() };
     let (first, rest) = lines.split_at(lines.len().min(FIRST_LINES));
     let (between, last) = rest.split_at(rest.len().saturating_sub(LAST_LINES));
     first.iter().for_each(|line| println!("{line}"));
