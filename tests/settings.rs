@@ -161,6 +161,7 @@ fn the_defaults_of_an_inbox_are_those_of_the_book() {
             outage_first_delay,
             outage_max_delay,
             unhealthy_age,
+            wait_for_upgrade,
         ]
     );
 }

@@ -67,6 +67,7 @@ metrics! {
     INBOX_FAILED = "outbox_inbox_failed_total", Counter, "messages", ["consumer"], "Attempts of handlers that failed or were rejected.";
     INBOX_CONFLICTS = "outbox_inbox_conflicts_total", Counter, "messages", ["consumer"], "Attempts that conflicted with other transactions; the inbox repeats them, and counts them only if they persist.";
     INBOX_INTERRUPTED = "outbox_inbox_interrupted_total", Counter, "messages", ["consumer"], "Attempts interrupted by the database or the connection to it; the inbox repeats them, and counts them only if one message alone meets them.";
+    INBOX_POSTPONED = "outbox_inbox_postponed_total", Counter, "messages", ["consumer"], "Attempts of messages that this program is too old for; they wait for a newer one, and no attempt is counted.";
     INBOX_STORED = "outbox_inbox_stored_total", Counter, "messages", ["consumer"], "Messages written to the store, where they wait for their handler.";
     INBOX_DROPPED = "outbox_inbox_dropped_total", Counter, "messages", ["consumer"], "Undecodable records that were not kept, because the consumer has reached its maximum number of dead letters.";
     INBOX_RESETS = "outbox_inbox_resets_total", Counter, "resets", ["consumer"], "Restarts of an inbox, which drops its memory and requests redelivery.";

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 /// ```
 ///
 /// In configuration files, a policy has the same names, and may leave out what has its default:
-/// `{"max_attempts": 5, "max_delay": "1m", "exhausted": "hold", "by_class": {"schema": 1}}`.
+/// `{"max_attempts": 5, "max_delay": "1m", "exhausted": "hold", "by_class": {"timeout": 1}}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryPolicy {
@@ -184,20 +184,20 @@ mod tests {
 
     #[test]
     fn a_class_can_have_its_own_number_of_attempts() {
-        let policy = RetryPolicy { by_class: vec![("schema".into(), 1)], ..RetryPolicy::default() };
-        assert!(policy.is_exhausted(1, "schema"));
+        let policy = RetryPolicy { by_class: vec![("timeout".into(), 1)], ..RetryPolicy::default() };
+        assert!(policy.is_exhausted(1, "timeout"));
         assert!(!policy.is_exhausted(1, "timeout") && policy.is_exhausted(12, "timeout"));
     }
 
     #[test]
     fn a_policy_in_a_file_has_the_same_names_and_what_it_leaves_out_has_its_default() {
-        let text = r#"{"max_attempts":5,"max_delay":"1m","exhausted":"hold","by_class":{"schema":1}}"#;
+        let text = r#"{"max_attempts":5,"max_delay":"1m","exhausted":"hold","by_class":{"timeout":1}}"#;
         let policy: RetryPolicy = serde_json::from_str(text).unwrap();
         let expected = RetryPolicy {
             max_attempts: 5,
             max_delay: Duration::from_secs(60),
             exhausted: Exhausted::Hold,
-            by_class: vec![("schema".into(), 1)],
+            by_class: vec![("timeout".into(), 1)],
             ..RetryPolicy::default()
         };
         assert_eq!(policy, expected);

@@ -421,7 +421,7 @@ impl State {
                 Fate::Send | Fate::Report(Outcome::Delivered) => {}
                 Fate::SendInSilence => counts.unknown_with_effect += 1,
                 Fate::Silence => counts.hung += 1,
-                Fate::Report(Outcome::Failed(_)) => counts.failed += 1,
+                Fate::Report(Outcome::Failed(_) | Outcome::Postponed(..)) => counts.failed += 1,
                 Fate::Report(Outcome::Rejected(_)) => counts.rejected += 1,
                 Fate::Report(Outcome::Unknown(_)) => counts.unknown_without_effect += 1,
                 Fate::Report(Outcome::Unavailable(..)) => counts.unavailable += 1,

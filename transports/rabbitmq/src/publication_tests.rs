@@ -40,6 +40,7 @@ fn name(outcome: &Outcome) -> &'static str {
         Outcome::Delivered => "delivered",
         Outcome::Rejected(_) => "rejected",
         Outcome::Failed(_) => "failed",
+        Outcome::Postponed(..) => "postponed",
         Outcome::Unavailable(Unavailable::Route, _) => "no route",
         Outcome::Unavailable(Unavailable::Topic, _) => "no topic",
         Outcome::Unknown(_) => "unknown",

@@ -1,6 +1,7 @@
 //! Outcomes: the result for each message of a publish batch.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::failure::Failure;
 
@@ -16,6 +17,9 @@ pub enum Outcome {
     /// Not delivered, for a reason of the message itself; a retry may succeed. Counts as an
     /// attempt.
     Failed(Failure),
+    /// Not delivered, because this program can't deliver it and another may: no attempt is counted.
+    /// The key waits with its later messages, and the message is tried again after this time.
+    Postponed(Duration, Failure),
     /// Not delivered, for a reason outside the message: no attempt is counted, and the circuit
     /// breaker opens.
     Unavailable(Unavailable, Failure),
@@ -34,6 +38,7 @@ impl Outcome {
             Self::Delivered
             | Self::Rejected(_)
             | Self::Failed(_)
+            | Self::Postponed(..)
             | Self::Unavailable(Unavailable::Topic, _) => true,
             Self::Unavailable(Unavailable::Route, _) | Self::Unknown(_) | Self::Blocked => false,
         }

@@ -161,15 +161,13 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
 
     /// Handles events of the type that this handler takes. Subscribes to its topic.
     ///
-    /// The payload is decoded by the codec of the [outbox](Self::outbox): as JSON, unless another
-    /// was set. An unreadable payload becomes a dead letter. A payload of a newer schema version
-    /// than this program knows fails, is retried by the retry policy ([`retry`](Self::retry),
-    /// [`topic_retry`](Self::topic_retry)), and is a dead letter when its attempts are used up: a
-    /// policy that ends in [`Exhausted::Hold`](outbox_contract::Exhausted::Hold) makes its key wait
-    /// for a program that knows it.
+    /// The payload is read by the codec of the [outbox](Self::outbox): as JSON, unless another was
+    /// set. One that can't be read becomes a dead letter. One of a newer schema version than this
+    /// program knows waits with its key for a newer program, at most for
+    /// [`wait_for_upgrade`](Self::wait_for_upgrade).
     ///
-    /// **All other types on the topic become dead letters**, in the order of their keys. A consumer
-    /// of some of a topic's types sets
+    /// **Whatever else is on the topic waits in the same way**, and so do the later messages of its
+    /// keys. A consumer that wants some of a topic's types says so with
     /// [`unknown_types`](Self::unknown_types)`(`[`UnknownType::Ignore`]`)`.
     pub fn on<E, H>(self, handler: H) -> Self
     where
@@ -220,8 +218,8 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         self
     }
 
-    /// Sets the fate of messages of subscribed topics that have no handler. Default: they become
-    /// dead letters.
+    /// Sets the fate of messages of subscribed topics that have no handler. Default: they wait for
+    /// a program that has one.
     pub fn unknown_types(mut self, unknown: UnknownType) -> Self {
         self.handlers.unknown = unknown;
         self
@@ -334,6 +332,9 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         /// Age of a stored message above which the inbox is unhealthy. See
         /// [`InboxConfig::unhealthy_age`].
         unhealthy_age: Duration,
+        /// Maximum time that a message waits for a program that knows it. See
+        /// [`InboxConfig::wait_for_upgrade`].
+        wait_for_upgrade: Duration,
         /// Retry policy of stored messages that fail. See [`InboxConfig::retry`].
         retry: RetryPolicy,
     }

@@ -39,17 +39,16 @@ impl Mode {
 /// Fate of a message that has no handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum UnknownType {
-    /// It becomes a dead letter: nothing is lost, and it can be requeued when there is a handler.
-    /// Its key continues.
+    /// It waits with the later messages of its key for a program that has a handler, as during a
+    /// rolling deploy. No attempt is counted. After [`InboxConfig::wait_for_upgrade`] it becomes a
+    /// dead letter.
     #[default]
+    Wait,
+    /// It becomes a dead letter at once: nothing is lost, and it can be requeued when there is a
+    /// handler. Its key goes on, without it.
     DeadLetter,
     /// It is acknowledged and ignored: for a consumer of a part of a topic.
     Ignore,
-    /// It fails, and its key waits until a program knows it, but no longer than the retry policy
-    /// allows: with the default one it is a dead letter after about ten minutes. To wait
-    /// indefinitely, let the policy end in [`Exhausted::Hold`](outbox_contract::Exhausted::Hold):
-    /// an operator releases the key.
-    Fail,
 }
 
 /// Limits of one handler.
@@ -181,6 +180,12 @@ pub struct InboxConfig {
     /// Age of the oldest stored message above which the inbox is unhealthy. Default 60 s.
     #[serde(with = "outbox_contract::duration")]
     pub unhealthy_age: Duration,
+    /// Maximum time that a message waits in the store for a newer program when this one is too old
+    /// for it: its type has no handler ([`UnknownType::Wait`]), its schema version is newer, or its
+    /// handler says so ([`HandlerFailure::too_new`](super::HandlerFailure::too_new)). Then it
+    /// becomes a dead letter. At most 30 days. Default 1 hour.
+    #[serde(with = "outbox_contract::duration")]
+    pub wait_for_upgrade: Duration,
     /// Retry policy of stored messages that fail.
     pub retry: RetryPolicy,
 }
@@ -204,6 +209,7 @@ impl Default for InboxConfig {
             outage_first_delay: Duration::from_millis(200),
             outage_max_delay: Duration::from_secs(5),
             unhealthy_age: Duration::from_secs(60),
+            wait_for_upgrade: Duration::from_secs(3_600),
             retry: RetryPolicy::default(),
         }
     }
@@ -247,6 +253,7 @@ impl InboxConfig {
             ("outage_first_delay", self.outage_first_delay, ms, day),
             ("outage_max_delay", self.outage_max_delay, ms, day),
             ("unhealthy_age", self.unhealthy_age, ms, day),
+            ("wait_for_upgrade", self.wait_for_upgrade, Duration::ZERO, 30 * day),
         ];
         for (name, value, least, most) in durations {
             if value < least || value > most {

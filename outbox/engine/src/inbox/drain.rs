@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outbox_contract::backend::{
-    Deliveries, Outcome, Outcomes, PublishBatch, Stored, Subscription, Unavailable,
+    Clock, Deliveries, Outcome, Outcomes, PublishBatch, Stored, Subscription, Unavailable,
 };
 use outbox_contract::{
     Failure, Message, MessageId, Rejection, Transport, TransportError, TransportErrorKind, async_trait,
 };
 use tokio::time::Instant;
 
+use super::config::{InboxConfig, Mode};
 use super::core::conflicts::Conflicts;
 use super::process::{Errand, Place, Process, Work};
 use super::stats::Counters;
@@ -25,6 +26,9 @@ pub(crate) struct Drain {
     counters: Arc<Counters>,
     /// Maximum time of a call to the store.
     store_timeout: Duration,
+    /// Maximum time that a message waits for a newer program.
+    wait_for_upgrade: Duration,
+    clock: Arc<dyn Clock>,
     /// True if everything that waits in the store failed, or came behind such.
     all_suspects: bool,
     // Held while one verdict is looked at.
@@ -35,17 +39,26 @@ impl Drain {
     pub(crate) fn new(
         process: Arc<dyn Process>,
         counters: Arc<Counters>,
-        store_timeout: Duration,
-        all_suspects: bool,
+        config: &InboxConfig,
+        clock: Arc<dyn Clock>,
     ) -> Self {
-        Self { process, counters, store_timeout, all_suspects, conflicts: Mutex::default() }
+        Self {
+            process,
+            counters,
+            store_timeout: config.store_timeout,
+            wait_for_upgrade: config.wait_for_upgrade,
+            clock,
+            all_suspects: config.mode == Mode::Direct,
+            conflicts: Mutex::default(),
+        }
     }
 
-    fn outcome(&self, id: MessageId, verdict: Verdict) -> Outcome {
+    fn outcome(&self, id: MessageId, waited: Duration, verdict: Verdict) -> Outcome {
         let outcome = match verdict {
             Verdict::Done(_) => Outcome::Delivered,
             Verdict::Failed(failure) => Outcome::Failed(failure),
             Verdict::Rejected(failure) => Outcome::Rejected(failure),
+            Verdict::TooNew(failure) => postponed(waited, self.wait_for_upgrade, failure),
             Verdict::Again(failure) => {
                 let has_failed = self.conflicts().met(id, false, self.counters.handled());
                 return self.nothing_done(has_failed, failure);
@@ -99,6 +112,19 @@ impl Drain {
     }
 }
 
+/// The shortest and the longest pause before a message that this program is too old for is tried again.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// Returns the outcome of a message that this program is too old for, after it has waited for so long: it waits on, and the longer, the
+/// longer it has waited already; at the end of its time it is rejected.
+fn postponed(waited: Duration, max: Duration, failure: Failure) -> Outcome {
+    if waited < max {
+        return Outcome::Postponed((waited / 2).clamp(PAUSES.0, PAUSES.1), failure);
+    }
+    let words = format!("no newer program came within {max:.0?}: {}", failure.message);
+    Outcome::Rejected(Failure::new(failure.class, words))
+}
+
 #[async_trait]
 impl Transport for Drain {
     fn name(&self) -> &'static str {
@@ -128,9 +154,11 @@ impl Transport for Drain {
         if works.is_empty() {
             return;
         }
+        let now = self.clock.now();
         let mut said = |at: usize, verdict| {
             if let (Some(work), Some(index)) = (works.get(at), awake.get(at)) {
-                outcomes.report(*index, self.outcome(work.message.id, verdict));
+                let waited = work.stored.map_or(Duration::ZERO, |stored| now.since(stored.appended_at));
+                outcomes.report(*index, self.outcome(work.message.id, waited, verdict));
             }
         };
         // What is begun last has to be committed as well.
@@ -161,4 +189,26 @@ impl Transport for Drain {
     }
 
     async fn close(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longer_a_message_has_waited_the_longer_it_rests_until_its_time_is_over() {
+        let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3_600));
+        let failure = || Failure::new("unknown-type", "this program has no handler for it");
+        for (waited, rest) in [(0, 1), (1, 1), (20, 10), (60, 30), (3_599, 30)] {
+            let outcome = postponed(second * waited, hour, failure());
+            assert_eq!(outcome, Outcome::Postponed(second * rest, failure()), "after {waited} s");
+        }
+        for max in [hour, Duration::ZERO] {
+            let Outcome::Rejected(failure) = postponed(max, max, failure()) else {
+                panic!("its time is over")
+            };
+            assert_eq!(failure.class, "unknown-type");
+            assert!(failure.message.contains("no newer program came"), "{failure}");
+        }
+    }
 }

@@ -151,6 +151,12 @@ impl InboxHandle {
             let words = format!("the database has interrupted handlers {count} times in {span:.1?}: {error}");
             health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
         }
+        if let Some((_, span, reason)) = counters.postponements.lately(tokio::time::Instant::now()) {
+            let words = format!(
+                "messages wait for a newer program, with what is behind them of their keys, seen for {span:.1?}; the last one: {reason}"
+            );
+            health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
+        }
         if let Some((count, span, error)) = counters.shortages.lately(tokio::time::Instant::now()) {
             let words = format!(
                 "no transaction could be begun {count} times in {span:.1?}, so messages wait: {error}"

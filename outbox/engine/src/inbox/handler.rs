@@ -6,6 +6,7 @@ use std::fmt;
 use outbox_contract::{Codec, Failure, Json, Transactional};
 
 use super::handler_context::HandlerContext;
+use super::verdict::Verdict;
 use crate::mediator::HandlerError;
 
 /// Handles events of one type: an `async fn` of the event and a [`HandlerContext`].
@@ -72,14 +73,22 @@ where
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandlerFailure {
     failure: Failure,
-    rejected: bool,
+    kind: Kind,
+}
+
+/// Verdict of a handler on a message that it did not handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Failed,
+    Rejected,
+    TooNew,
 }
 
 impl HandlerFailure {
     /// Creates a failure that may pass. Counts as an attempt. Retry policies can name the class.
     #[must_use]
     pub fn failed(class: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
-        Self { failure: Failure::new(class, message), rejected: false }
+        Self { failure: Failure::new(class, message), kind: Kind::Failed }
     }
 
     /// Creates a failure that never passes: the message's attempts are exhausted at once.
@@ -88,13 +97,28 @@ impl HandlerFailure {
     /// runs once more from there, and that verdict counts.
     #[must_use]
     pub fn rejected(class: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
-        Self { failure: Failure::new(class, message), rejected: true }
+        Self { failure: Failure::new(class, message), kind: Kind::Rejected }
+    }
+
+    /// Creates a failure that only a newer program cures, such as a value that this one does not
+    /// know. No attempt is counted. The message and the later ones of its key wait, at most for
+    /// [`InboxConfig::wait_for_upgrade`](super::InboxConfig::wait_for_upgrade), and are tried again
+    /// from time to time, by whichever process has the key then.
+    #[must_use]
+    pub fn too_new(class: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { failure: Failure::new(class, message), kind: Kind::TooNew }
     }
 
     /// Returns true if a retry can't help.
     #[must_use]
-    pub const fn is_rejected(&self) -> bool {
-        self.rejected
+    pub fn is_rejected(&self) -> bool {
+        self.kind == Kind::Rejected
+    }
+
+    /// Returns true if only a newer program can handle the message.
+    #[must_use]
+    pub fn is_too_new(&self) -> bool {
+        self.kind == Kind::TooNew
     }
 
     /// Converts a handler's error.
@@ -102,8 +126,12 @@ impl HandlerFailure {
         error.downcast_ref::<Self>().cloned().unwrap_or_else(|| Self::failed("handler", error.to_string()))
     }
 
-    pub(crate) fn into_failure(self) -> Failure {
-        self.failure
+    pub(crate) fn into_verdict(self) -> Verdict {
+        match self.kind {
+            Kind::Failed => Verdict::Failed(self.failure),
+            Kind::Rejected => Verdict::Rejected(self.failure),
+            Kind::TooNew => Verdict::TooNew(self.failure),
+        }
     }
 }
 

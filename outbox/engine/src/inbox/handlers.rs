@@ -114,8 +114,8 @@ pub(crate) enum Action {
     Ignore,
     /// It becomes a dead letter.
     Reject(Failure),
-    /// It is tried again: a program that is deployed later may know it.
-    Fail(Failure),
+    /// It waits: a program that is deployed later may know it.
+    Wait(Failure),
 }
 
 /// The handlers of an inbox.
@@ -254,12 +254,12 @@ impl<S: Transactional, C: Codec> Handlers<S, C> {
         }
         let failure = Failure::new(
             "unknown-type",
-            format!("no handler for type {} of topic {}", message.event_type, message.topic),
+            format!("this program has no handler for type {} of topic {}", message.event_type, message.topic),
         );
         match self.unknown {
             UnknownType::DeadLetter => Action::Reject(failure),
             UnknownType::Ignore => Action::Ignore,
-            UnknownType::Fail => Action::Fail(failure),
+            UnknownType::Wait => Action::Wait(failure),
         }
     }
 
@@ -311,8 +311,8 @@ mod tests {
         handlers.raw(HandlerOptions::default(), "orders", "placed", nothing, Arc::new(()));
         assert_eq!(handlers.action(&message("placed")), Action::Handle(0));
         assert!(matches!(handlers.action(&message("shipped")), Action::Reject(_)));
-        handlers.unknown = UnknownType::Fail;
-        assert!(matches!(handlers.action(&message("shipped")), Action::Fail(_)));
+        handlers.unknown = UnknownType::Wait;
+        assert!(matches!(handlers.action(&message("shipped")), Action::Wait(_)));
         handlers.unknown = UnknownType::Ignore;
         assert_eq!(handlers.action(&message("shipped")), Action::Ignore);
         handlers.any(HandlerOptions::default(), nothing, Arc::new(()));

@@ -75,7 +75,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
                 }
                 Action::Ignore => Verdict::Done(Done::Ignored),
                 Action::Reject(failure) => Verdict::Rejected(failure),
-                Action::Fail(failure) => Verdict::Failed(failure),
+                Action::Wait(failure) => Verdict::TooNew(failure),
             };
             if !matches!(verdict, Verdict::Done(_)) {
                 stopped.insert(key);
@@ -91,7 +91,7 @@ impl<S: Transactional, C: Codec> Process for Processor<S, C> {
     fn handler_of(&self, message: &Message) -> Option<usize> {
         match self.handlers.action(message) {
             Action::Handle(at) => Some(at),
-            Action::Ignore | Action::Reject(_) | Action::Fail(_) => None,
+            Action::Ignore | Action::Reject(_) | Action::Wait(_) => None,
         }
     }
 
@@ -102,8 +102,9 @@ impl<S: Transactional, C: Codec> Process for Processor<S, C> {
         said: &mut (dyn FnMut(usize, Verdict) + Send),
     ) -> Result<(), Broken> {
         let mut say = |index: usize, verdict: Verdict| {
-            // What is rejected goes to the store, where it is rejected once more: it counts there.
-            if errand.place != Place::Broker || !matches!(verdict, Verdict::Rejected(_)) {
+            // What is rejected or too new goes to the store, where that is found once more: it counts there.
+            if errand.place != Place::Broker || !matches!(verdict, Verdict::Rejected(_) | Verdict::TooNew(_))
+            {
                 self.counters.count(&verdict);
             }
             said(index, verdict);

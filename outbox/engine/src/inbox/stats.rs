@@ -23,6 +23,7 @@ pub(crate) struct Counters {
     failed: AtomicU64,
     conflicts: AtomicU64,
     interrupted: AtomicU64,
+    postponed: AtomicU64,
     stored: AtomicU64,
     dropped: AtomicU64,
     resets: AtomicU64,
@@ -33,6 +34,8 @@ pub(crate) struct Counters {
     starved_since: Mutex<Option<Instant>>,
     /// Handlers that the database cut short.
     pub(crate) interruptions: Recent,
+    /// Messages that this program is too old for.
+    pub(crate) postponements: Recent,
     /// Transactions that could not be begun, for want of a connection or of the right to write.
     pub(crate) shortages: Recent,
     /// Records that were no messages and were not kept.
@@ -50,6 +53,7 @@ impl Counters {
             failed: AtomicU64::new(0),
             conflicts: AtomicU64::new(0),
             interrupted: AtomicU64::new(0),
+            postponed: AtomicU64::new(0),
             stored: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             resets: AtomicU64::new(0),
@@ -58,6 +62,7 @@ impl Counters {
             starved_since: Mutex::new(None),
             shortages: Recent::default(),
             interruptions: Recent::default(),
+            postponements: Recent::default(),
             drops: Recent::default(),
         }
     }
@@ -84,6 +89,15 @@ impl Counters {
                     tracing::warn!(
                         consumer = %self.consumer, error = %failure, interruptions,
                         "the database interrupts handlers; their messages are tried again, and no attempt is counted"
+                    );
+                }
+            }
+            Verdict::TooNew(failure) => {
+                self.add(&self.postponed, 1, metric::INBOX_POSTPONED);
+                if let Some(attempts) = self.postponements.met(Instant::now(), &failure.message) {
+                    tracing::warn!(
+                        consumer = %self.consumer, reason = %failure, attempts,
+                        "this program is too old for a message; its key waits for a newer program, and no attempt is counted"
                     );
                 }
             }
@@ -161,6 +175,7 @@ impl Counters {
             failed: read(&self.failed),
             conflicts: read(&self.conflicts),
             interrupted: read(&self.interrupted),
+            postponed: read(&self.postponed),
             stored: read(&self.stored),
             dropped: read(&self.dropped),
             resets: read(&self.resets),
@@ -203,7 +218,10 @@ pub struct InboxStats {
     /// Attempts interrupted by the database or the connection to it. If a message is interrupted
     /// each time while others go through, some of its attempts also count as failed.
     pub interrupted: u64,
-    /// Messages written to the store.
+    /// Attempts of messages that this program is too old for. They wait in the store, and are tried
+    /// again from time to time.
+    pub postponed: u64,
+    /// Messages that were written to the store, to wait there.
     pub stored: u64,
     /// Undecodable records that were dropped, because the maximum number of dead letters was
     /// reached.

@@ -65,7 +65,7 @@ impl<C: Codec> Upcasters<C> {
         payload: &Bytes,
     ) -> Result<Bytes, HandlerFailure> {
         if version > known {
-            return Err(HandlerFailure::failed(
+            return Err(HandlerFailure::too_new(
                 "schema",
                 format!(
                     "{event_type} has schema version {version}, and this program knows up to {known}; deploy one that knows it"

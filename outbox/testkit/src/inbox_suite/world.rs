@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use outbox_contract::admin::{DeadLetter, Filter};
+use outbox_contract::admin::{DeadLetter, FailingKey, Filter};
 use outbox_contract::backend::{Backlog, Clock};
 use outbox_contract::{
     Admin, Consumer, KeyId, Message, MessageId, RetryPolicy, Route, Store, Timestamp, Topic, inbox_route,
@@ -195,6 +195,11 @@ impl<H: InboxHarness> World<H> {
     pub(super) async fn waiting(&self) -> u64 {
         let backlog = self.backlog().await;
         backlog.pending + backlog.parked
+    }
+
+    pub(super) async fn failing_keys(&self) -> Vec<FailingKey> {
+        let filter = Filter { route: Some(self.route()), ..Filter::all_routes() };
+        self.store.failing_keys(&filter).await.expect("the store answers")
     }
 
     pub(super) async fn dead(&self) -> Vec<DeadLetter> {

@@ -72,6 +72,7 @@ fn letter(outcome: Option<&Outcome>) -> char {
         Some(Outcome::Delivered) => 'd',
         Some(Outcome::Rejected(_)) => 'r',
         Some(Outcome::Failed(_)) => 'f',
+        Some(Outcome::Postponed(..)) => 'p',
         Some(Outcome::Unavailable(Unavailable::Route, _)) => 'R',
         Some(Outcome::Unavailable(Unavailable::Topic, _)) => 'T',
         Some(Outcome::Unknown(_)) => 'u',

@@ -107,7 +107,7 @@ fn rests_after(key: &mut KeyState, verdict: &Verdict, limits: &Limits) -> Option
             key.to_store = key.failures >= limits.tries;
             (!key.to_store).then_some(key.failures)
         }
-        Verdict::Rejected(_) => {
+        Verdict::Rejected(_) | Verdict::TooNew(_) => {
             key.to_store = true;
             None
         }

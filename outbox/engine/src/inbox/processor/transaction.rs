@@ -217,16 +217,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         match blame(&*error, |error| self.store.blame(error)) {
             Blame::Conflict => Trouble::of_handler(error),
             Blame::Environment => Trouble::environment(error),
-            Blame::Handler => {
-                let said = HandlerFailure::of(&error);
-                let is_rejected = said.is_rejected();
-                let failure = said.into_failure();
-                Trouble::Handler(if is_rejected {
-                    Verdict::Rejected(failure)
-                } else {
-                    Verdict::Failed(failure)
-                })
-            }
+            Blame::Handler => Trouble::Handler(HandlerFailure::of(&error).into_verdict()),
         }
     }
 

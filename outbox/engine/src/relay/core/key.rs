@@ -48,6 +48,9 @@ pub(super) enum Verdict {
     /// No answer, while other messages were delivered. It counts as no attempt. The message is
     /// parked, and retried after this time.
     Silent(Duration),
+    /// This program can't deliver it, and another may. It counts as no attempt. The message is
+    /// parked, and retried after this time.
+    Postponed(Duration),
 }
 
 /// Operation that runs on a key. There is one at a time, so messages behind a failure can't

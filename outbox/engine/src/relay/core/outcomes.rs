@@ -232,6 +232,9 @@ impl Core {
         match outcome {
             Some(Outcome::Rejected(failure)) => self.failed(key, row, parked, failure, Verdict::Rejected),
             Some(Outcome::Failed(failure)) => self.failed(key, row, parked, failure, Verdict::Failed),
+            Some(Outcome::Postponed(rest, failure)) => {
+                self.failed(key, row, parked, failure, Verdict::Postponed(rest));
+            }
             Some(Outcome::Unavailable(_, failure)) if sabotaged!(self, OutageCounts) => {
                 self.failed(key, row, parked, failure, Verdict::Failed);
             }

@@ -311,7 +311,7 @@ impl Core {
 impl Verdict {
     /// Returns the number of attempts that it counts as.
     fn counts(self) -> u32 {
-        u32::from(!matches!(self, Self::Silent(_)))
+        u32::from(!matches!(self, Self::Silent(_) | Self::Postponed(_)))
     }
 
     /// Returns true if it was the last attempt.
@@ -319,7 +319,7 @@ impl Verdict {
         match self {
             Self::Failed => policy.is_exhausted(attempts, &failure.class),
             Self::Rejected => true,
-            Self::Silent(_) => false,
+            Self::Silent(_) | Self::Postponed(_) => false,
         }
     }
 
@@ -327,7 +327,7 @@ impl Verdict {
     fn delay(self, policy: &RetryPolicy, attempts: u32, draw: f64) -> Duration {
         match self {
             Self::Failed | Self::Rejected => policy.delay(attempts, draw),
-            Self::Silent(rest) => rest,
+            Self::Silent(rest) | Self::Postponed(rest) => rest,
         }
     }
 
@@ -335,7 +335,7 @@ impl Verdict {
     fn reason(self) -> &'static str {
         match self {
             Self::Rejected => "rejected",
-            Self::Failed | Self::Silent(_) => "exhausted",
+            Self::Failed | Self::Silent(_) | Self::Postponed(_) => "exhausted",
         }
     }
 }

@@ -207,7 +207,7 @@ async fn an_operator_pauses_a_consumer_by_its_route() {
 
 #[tokio::test(start_paused = true)]
 async fn what_no_handler_wants_goes_where_it_was_told_to() {
-    for unknown in [UnknownType::DeadLetter, UnknownType::Ignore, UnknownType::Fail] {
+    for unknown in [UnknownType::DeadLetter, UnknownType::Ignore, UnknownType::Wait] {
         let world = World::new();
         let handler = world.handler(Arc::new(|_, _| async { Ok(()) }.boxed()));
         let inbox = world.bare().on_message("orders", "order.shipped", Default::default(), handler);
@@ -217,9 +217,15 @@ async fn what_no_handler_wants_goes_where_it_was_told_to() {
         world.feed.send(known.clone());
         let inbox = inbox.unknown_types(unknown).start().await.unwrap();
         within(S * 10, || world.feed.unacknowledged() == 0).await;
-        if unknown == UnknownType::Fail {
-            tokio::time::sleep(S * 10).await;
+        if unknown == UnknownType::Wait {
+            tokio::time::sleep(S * 1_200).await;
             assert_eq!((world.ledger.len(), world.tables.snapshot().failing_keys), (0, 1));
+            let health = inbox.health();
+            assert!(
+                health.reasons.iter().any(|reason| reason.contains("wait for a newer program")),
+                "{health:?}"
+            );
+            assert!(inbox.stats().postponed > 0 && inbox.stats().failed == 0, "{:?}", inbox.stats());
             continue;
         }
         within(S * 10, || world.ledger.has(known.id)).await;

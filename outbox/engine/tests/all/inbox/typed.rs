@@ -1,13 +1,13 @@
 //! Typed handlers: by event type, with old versions of it, as functions.
 
-use outbox_contract::{
-    Bytes, Codec, CodecError, DomainEvent, EventType, Exhausted, Json, Message, Outbox, RetryPolicy,
-};
+use outbox_contract::admin::Filter;
+use outbox_contract::{Admin as _, Bytes, Codec, CodecError, DomainEvent, EventType, Json, Message, Outbox};
 use outbox_engine::{HandlerContext, HandlerError, HandlerOptions, StartError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use crate::inbox::support::{S, Store, World, within};
 
@@ -85,7 +85,7 @@ async fn an_event_of_any_known_version_comes_as_the_type_of_today() {
     world.feed.send(of_version(4, "{}"));
     let inbox = inbox.start().await.unwrap();
     within(S * 10, || world.feed.unacknowledged() == 0).await;
-    within(S * 10, || world.tables.snapshot().dead == 1 && inbox.stats().failed >= 4).await;
+    within(S * 10, || world.tables.snapshot().dead == 1 && inbox.stats().postponed >= 1).await;
     let seen: Vec<_> =
         SEEN.lock().unwrap().iter().map(|placed| (placed.cents, placed.currency.clone())).collect();
     assert_eq!(seen, [(300, "EUR".to_owned()), (4, "EUR".to_owned()), (9, "CHF".to_owned())]);
@@ -94,29 +94,26 @@ async fn an_event_of_any_known_version_comes_as_the_type_of_today() {
     within(S * 10, || world.tables.snapshot().failing_keys == 1).await;
 }
 
-/// Promised nowhere is that a message waits for a newer program for as long as it takes: its attempts are used up like any other's.
+/// A schema version that is newer than the program counts no attempt, and is a dead letter when its time is over.
 #[tokio::test(start_paused = true)]
-async fn what_is_newer_than_the_program_dies_within_twenty_minutes_or_is_held() {
-    for (exhausted, dead_and_held) in [(Exhausted::DeadLetter, (1, 0)), (Exhausted::Hold, (0, 1))] {
-        let world = World::new();
-        let retry = RetryPolicy { exhausted, ..RetryPolicy::default() };
-        let inbox = world.bare().on(note).retry(retry).start().await.unwrap();
-        world.feed.send(of_version(4, "{}"));
-        let figures = || inbox.backlog().map(|backlog| (backlog.dead, backlog.held_keys)).unwrap_or_default();
-        for _ in 0..20 * 60 {
-            if figures() != (0, 0) {
-                break;
-            }
-            tokio::time::sleep(S).await;
-        }
-        assert_eq!(figures(), dead_and_held);
-        if exhausted == Exhausted::DeadLetter {
-            let dead = world.dead().await.remove(0);
-            assert_eq!((dead.reason.as_str(), dead.attempts), ("exhausted", 12));
-            assert_eq!(dead.last_failure.unwrap().class, "schema");
-        }
-        assert!(inbox.stop(S * 30).await);
-    }
+async fn what_is_newer_than_the_program_waits_for_a_newer_one_and_not_for_ever() {
+    let world = World::new();
+    let inbox = world.bare().on(note).start().await.unwrap();
+    let newer = of_version(4, "{}");
+    world.feed.send(newer.clone());
+    within(S * 10, || world.tables.snapshot().failing_keys == 1).await;
+    tokio::time::sleep(S * 3_000).await;
+    let waiting = world.tables.failing_keys(&Filter::all_routes()).await.unwrap().remove(0);
+    assert_eq!((waiting.attempts, waiting.held), (0, false), "{waiting:?}");
+    assert_eq!(waiting.last_failure.unwrap().class, "schema");
+    assert!(inbox.stop(S * 30).await);
+
+    let impatient = world.bare().on(note).wait_for_upgrade(Duration::ZERO).start().await.unwrap();
+    within(S * 60, || world.tables.snapshot().dead == 1).await;
+    let dead = world.dead().await.remove(0);
+    assert_eq!((dead.stored.message.id, dead.reason.as_str()), (newer.id, "rejected"));
+    assert_eq!(dead.last_failure.unwrap().class, "schema");
+    assert!(impatient.stop(S * 30).await);
 }
 
 /// JSON from its end to its beginning.

@@ -168,7 +168,8 @@ pub(crate) fn class(outcome: &Option<Outcome>) -> &str {
             Outcome::Unavailable(_, failure)
             | Outcome::Unknown(failure)
             | Outcome::Rejected(failure)
-            | Outcome::Failed(failure),
+            | Outcome::Failed(failure)
+            | Outcome::Postponed(_, failure),
         ) => &failure.class,
         None => "nothing",
     }

@@ -124,7 +124,9 @@ pub(crate) fn class(outcome: &Option<Outcome>) -> String {
         Some(Outcome::Unavailable(Unavailable::Topic, failure)) => format!("topic {}", failure.class),
         Some(Outcome::Unknown(failure)) => format!("unknown {}", failure.class),
         Some(Outcome::Rejected(failure)) => format!("rejected {}", failure.class),
-        Some(Outcome::Failed(failure)) => format!("failed {}", failure.class),
+        Some(Outcome::Failed(failure) | Outcome::Postponed(_, failure)) => {
+            format!("failed {}", failure.class)
+        }
         Some(Outcome::Delivered) => "delivered".to_owned(),
         Some(Outcome::Blocked) => "blocked".to_owned(),
         None => "nothing".to_owned(),

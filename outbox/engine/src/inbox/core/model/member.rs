@@ -86,7 +86,7 @@ impl Member {
                     let fared = self.fared.entry(tag.clone()).or_default();
                     match verdict {
                         Verdict::Failed(_) => fared.failures += 1,
-                        Verdict::Rejected(_) => fared.is_rejected = true,
+                        Verdict::Rejected(_) | Verdict::TooNew(_) => fared.is_rejected = true,
                         Verdict::Again(_) | Verdict::Outdated(_) | Verdict::Environment(_) => {
                             fared.conflicts += 1
                         }

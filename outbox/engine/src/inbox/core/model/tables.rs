@@ -135,6 +135,8 @@ pub(super) enum Nature {
     Conflicts(u32),
     Interrupted(u32),
     Rejected,
+    /// Each time, for this program is too old for it.
+    TooNew,
 }
 
 #[derive(Default)]

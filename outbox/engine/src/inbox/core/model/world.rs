@@ -92,6 +92,7 @@ impl World {
             0..2 => Some(Nature::Fails(times)),
             2 => Some(Nature::Conflicts(times)),
             3 => Some(Nature::Interrupted(times)),
+            4 if times % 2 == 0 => Some(Nature::TooNew),
             4 => Some(Nature::Rejected),
             _ => None,
         };
@@ -388,6 +389,7 @@ fn handle(store: &mut Store, sent: Sent, is_healed: bool) -> Result<Verdict, Str
             (Verdict::Environment(failure()), left(times).map(Nature::Interrupted))
         }
         Some(Nature::Rejected) => (Verdict::Rejected(failure()), Some(Nature::Rejected)),
+        Some(Nature::TooNew) => (Verdict::TooNew(failure()), Some(Nature::TooNew)),
     };
     if let Some(later) = later {
         store.natures.insert(sent.id, later);

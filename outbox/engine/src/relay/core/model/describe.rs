@@ -56,6 +56,7 @@ fn word(outcome: Option<&Outcome>) -> &'static str {
         None => "nothing is heard",
         Some(Outcome::Delivered) => "delivered",
         Some(Outcome::Rejected(_)) => "rejected",
+        Some(Outcome::Postponed(..)) => "postponed",
         Some(Outcome::Failed(_)) => "failed",
         Some(Outcome::Unavailable(..)) => "not available",
         Some(Outcome::Blocked) => "blocked",
