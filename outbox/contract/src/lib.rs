@@ -2,6 +2,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod admin;
+mod attributes;
 pub mod backend;
 mod clock;
 mod codec;

@@ -23,6 +23,7 @@ enum Problem {
     TooLong { bytes: usize, most: usize },
     ControlCharacter { code: u32, at: usize },
     Reserved,
+    NotAnAttribute,
 }
 
 impl fmt::Display for NameError {
@@ -42,6 +43,12 @@ impl fmt::Display for NameError {
             Problem::Reserved => {
                 write!(f, "the {what} {value:?} is reserved by the wire format; choose another")
             }
+            Problem::NotAnAttribute => {
+                write!(
+                    f,
+                    "the {what} {value:?} is no name that CloudEvents allows; take 1 to 20 of a-z and 0-9"
+                )
+            }
         }
     }
 }
@@ -51,6 +58,11 @@ impl std::error::Error for NameError {}
 /// Error for a reserved name.
 pub(crate) fn reserved(what: &'static str, value: &str) -> NameError {
     NameError { what, value: value.to_owned(), problem: Problem::Reserved }
+}
+
+/// Error for a name that CloudEvents does not allow.
+pub(crate) fn not_an_attribute(value: &str) -> NameError {
+    NameError { what: "extension attribute", value: shown(value), problem: Problem::NotAnAttribute }
 }
 
 /// Checks the value of a header. The error names the header and does not show the value, which may

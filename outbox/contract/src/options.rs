@@ -1,4 +1,4 @@
-//! Options of an append: headers, and the time at which the message is due.
+//! Options of an append: headers, attributes, and the time at which the message is due.
 
 use crate::clock::Timestamp;
 use crate::message::{Message, MessageError, Outgoing};
@@ -15,6 +15,9 @@ use crate::message::{Message, MessageError, Outgoing};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AppendOptions {
     headers: Vec<(String, String)>,
+    subject: Option<String>,
+    data_schema: Option<String>,
+    extensions: Vec<(String, String)>,
     due_at: Option<Timestamp>,
 }
 
@@ -33,6 +36,28 @@ impl AppendOptions {
         self
     }
 
+    /// Sets the CloudEvents `subject`: what the event is about, within its source.
+    #[must_use]
+    pub fn subject(mut self, subject: impl Into<String>) -> Self {
+        self.subject = Some(subject.into());
+        self
+    }
+
+    /// Sets the CloudEvents `dataschema`: the URI of the payload's schema.
+    #[must_use]
+    pub fn data_schema(mut self, uri: impl Into<String>) -> Self {
+        self.data_schema = Some(uri.into());
+        self
+    }
+
+    /// Adds a CloudEvents extension attribute. Its name has 1 to 20 of `a` to `z` and `0` to `9`.
+    /// The append rejects others, and names that a message has as fields, such as `partitionkey`.
+    #[must_use]
+    pub fn extension(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.extensions.push((name.into(), value.into()));
+        self
+    }
+
     /// Sends the message no earlier than this time. It joins its key when it is due, behind
     /// everything committed before that.
     ///
@@ -48,10 +73,19 @@ impl AppendOptions {
     ///
     /// # Errors
     ///
-    /// Describes an invalid or reserved header.
+    /// Describes an invalid or reserved header or attribute.
     pub fn apply(self, mut message: Message) -> Result<Outgoing, MessageError> {
         for (name, value) in self.headers {
             message = message.with_header(name, value)?;
+        }
+        if let Some(subject) = self.subject {
+            message = message.with_subject(subject)?;
+        }
+        if let Some(uri) = self.data_schema {
+            message = message.with_data_schema(uri)?;
+        }
+        for (name, value) in self.extensions {
+            message = message.with_extension(name, value)?;
         }
         let outgoing = Outgoing::from(message);
         Ok(match self.due_at {
@@ -66,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_and_due_time_reach_the_message_and_a_reserved_header_is_refused() {
+    fn options_reach_the_message_and_a_reserved_header_is_refused() {
         let message = Message::new("orders".parse().unwrap(), "order.placed");
         let (due_at, options) = (Timestamp::from_micros(7), AppendOptions::new());
         let outgoing =
@@ -74,6 +108,12 @@ mod tests {
         assert_eq!(outgoing.message.headers.get("tenant"), Some("north"));
         assert_eq!(outgoing.due_at, Some(due_at));
         assert_eq!(options.clone().apply(message.clone()).unwrap(), message.clone().into());
+        let described =
+            options.clone().subject("line-1").data_schema("/order/1").extension("tenantid", "acme");
+        let described = described.apply(message.clone()).unwrap().message;
+        assert_eq!((described.subject(), described.data_schema()), (Some("line-1"), Some("/order/1")));
+        assert_eq!(described.extension("tenantid"), Some("acme"));
+        assert!(options.clone().extension("partitionkey", "1").apply(message.clone()).is_err());
         let error = options.header("content-type", "text/plain").apply(message).unwrap_err();
         assert!(error.to_string().contains("content-type"), "{error}");
     }

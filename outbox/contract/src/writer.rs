@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::attributes;
 use crate::backend::trace;
 use crate::codec::{Codec, Json};
 use crate::error::AppendError;
@@ -235,7 +236,8 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
     }
 
     /// Checks a message, and returns one for each route of its topic.
-    fn check_and_route(&self, outgoing: Outgoing) -> Result<Vec<Outgoing>, MessageError> {
+    fn check_and_route(&self, mut outgoing: Outgoing) -> Result<Vec<Outgoing>, MessageError> {
+        attributes::forget_origin(&mut outgoing.message.headers);
         let message = &outgoing.message;
         message.validate()?;
         if let Some(transport) = &self.limits.0 {

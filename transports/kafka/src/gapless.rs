@@ -154,8 +154,10 @@ fn hand_over<R: Borrow<Record>>(
         let ticket = Flights::ticket(number, slot);
         let mut message = BaseRecord::with_opaque_to(record.topic().as_str(), ticket.0)
             .partition(record.partition)
-            .payload(record.payload())
             .headers(headers);
+        if let Some(payload) = record.payload() {
+            message = message.payload(payload);
+        }
         if let Some(key) = record.key() {
             message = message.key(key.as_str());
         }

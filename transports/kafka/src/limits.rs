@@ -61,7 +61,9 @@ impl Limits {
 /// The fewest bytes that a message has as a record batch of its own, uncompressed.
 fn least_bytes(message: &Message, source: &str) -> usize {
     let mut bytes = FRAME + message.payload.len() + message.key.as_ref().map_or(0, |key| key.as_str().len());
-    bytes += HEADER + cloudevents::CONTENT_TYPE.len() + message.content_type.len();
+    if let Some(content_type) = cloudevents::content_type(message) {
+        bytes += HEADER + cloudevents::CONTENT_TYPE.len() + content_type.len();
+    }
     cloudevents::each(message, source, Position(0), cloudevents::KAFKA, |name, value| {
         bytes += HEADER + name.len() + value.len();
     });
@@ -170,7 +172,7 @@ mod tests {
         let refusal = limits.refuses(&message(1_000), "/test", false).unwrap();
         assert!(refusal.message.contains("orders takes 1000"), "{refusal:?}");
         assert_eq!(limits.refuses(&message(1_000), "/test", true), None, "compressed it may be taken");
-        let least = least_bytes(&message(0), "/test");
+        let least = least_bytes(&message(1), "/test") - 1;
         assert_eq!(limits.refuses(&message(1_000 - least), "/test", false), None);
         assert!(limits.refuses(&message(1_001 - least), "/test", false).is_some());
     }

@@ -33,8 +33,10 @@ impl Record {
         self.stored.message.key.as_ref()
     }
 
-    pub(crate) fn payload(&self) -> &[u8] {
-        &self.stored.message.payload
+    /// None for a tombstone: a topic that is compacted forgets the key by it.
+    pub(crate) fn payload(&self) -> Option<&[u8]> {
+        let message = &self.stored.message;
+        (!message.is_tombstone()).then_some(&*message.payload)
     }
 
     pub(crate) fn message(&self) -> &Message {
@@ -55,9 +57,11 @@ impl Record {
     pub(crate) fn headers(&self) -> OwnedHeaders {
         let Stored { message, position, .. } = &*self.stored;
         let all = OwnedHeaders::new_with_capacity(1 + cloudevents::MAX_ATTRIBUTES + message.headers.len());
-        let value: &str = &message.content_type;
         // Each step takes them and gives them back.
-        let mut all = Some(all.insert(Header { key: cloudevents::CONTENT_TYPE, value: Some(value) }));
+        let mut all = Some(match cloudevents::content_type(message) {
+            Some(value) => all.insert(Header { key: cloudevents::CONTENT_TYPE, value: Some(value) }),
+            None => all,
+        });
         cloudevents::each(message, &self.source, *position, cloudevents::KAFKA, |key, value| {
             all = all.take().map(|headers| headers.insert(Header { key, value: Some(value) }));
         });
@@ -72,7 +76,9 @@ pub(crate) fn read(
 ) -> (Result<Message, Undecodable>, Option<Origin>) {
     let payload = Bytes::copy_from_slice(record.payload().unwrap_or_default());
     // What the broker orders by is what it is handled in the order of, whatever bytes other producers took.
-    let mut raw = RawRecord::new(cloudevents::KAFKA, payload).with_key(record.key());
+    let mut raw = RawRecord::new(cloudevents::KAFKA, payload)
+        .with_key(record.key())
+        .with_null(record.payload().is_none());
     let headers = record.headers();
     for at in 0..headers.map_or(0, |headers| headers.count()) {
         // The binding panics at a header whose name is not text, and anybody may write one.

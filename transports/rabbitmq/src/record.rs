@@ -10,7 +10,7 @@ use lapin::BasicProperties;
 use lapin::types::AMQPValue;
 use outbox_contract::backend::cloudevents::{self, AMQP};
 use outbox_contract::backend::{Origin, Position, RawRecord, Stored, Undecodable};
-use outbox_contract::{Message, MessageId, Rejection, Topic};
+use outbox_contract::{Message, MessageId, Rejection, Timestamp, Topic};
 
 use crate::frames::{counted, short};
 
@@ -19,16 +19,15 @@ const SEQUENCE: &str = "cloudEvents:sequence";
 /// Kept on disk (`delivery-mode` of AMQP 0-9-1).
 const PERSISTENT: u8 = 2;
 
-/// The prefix of attributes where a colon is no letter of names, as JMS has it.
-const OTHER_PREFIX: &str = "cloudEvents_";
-
 /// Headers that the broker adds on the way.
 const OF_THE_BROKER: [&str; 5] =
     ["x-delivery-count", "x-acquired-count", "x-death", "x-stream-offset", "x-opt-deaths"];
 const OF_THE_BROKER_TOO: [&str; 2] = ["x-first-death-", "x-last-death-"];
 
-/// Which properties there are, by their place in the standard: content type, headers, delivery mode, message id.
-const FLAGS: u16 = 1 << 15 | 1 << 13 | 1 << 12 | 1 << 7;
+/// Which properties there are, by their place in the standard: headers, delivery mode, message id.
+const FLAGS: u16 = 1 << 13 | 1 << 12 | 1 << 7;
+/// The same of a content type.
+const HAS_CONTENT_TYPE: u16 = 1 << 15;
 
 /// Writes everything of a message but its payload, as it goes out.
 ///
@@ -37,8 +36,13 @@ const FLAGS: u16 = 1 << 15 | 1 << 13 | 1 << 12 | 1 << 7;
 /// A header whose name, or a content type that, is too long for AMQP. Messages that a store took have none.
 pub(crate) fn encode(out: &mut Vec<u8>, stored: &Stored, source: &str) -> Result<(), Rejection> {
     let message = &stored.message;
-    out.extend_from_slice(&FLAGS.to_be_bytes());
-    short(out, "content type", &message.content_type)?;
+    match cloudevents::content_type(message) {
+        Some(content_type) => {
+            out.extend_from_slice(&(FLAGS | HAS_CONTENT_TYPE).to_be_bytes());
+            short(out, "content type", content_type)?;
+        }
+        None => out.extend_from_slice(&FLAGS.to_be_bytes()),
+    }
     counted(out, |out| {
         let mut written = Ok(());
         cloudevents::each(message, source, stored.position, AMQP, |name, value| {
@@ -89,26 +93,54 @@ pub(crate) fn decode(
         properties.content_type().as_ref().map(|content_type| content_type.as_str().as_bytes());
     let mut raw = RawRecord::new(AMQP, Bytes::from(body)).with_content_type(content_type);
     for (name, value) in properties.headers().as_ref().into_iter().flatten() {
-        if let Some(name) = own_name(name.as_str()) {
-            raw.push(name, bytes_of(value));
+        let name = name.as_str();
+        if !is_of_the_broker(name) {
+            let is_time = cloudevents::is_time(name.as_bytes());
+            raw.push(name.as_bytes(), if is_time { time_of(value) } else { bytes_of(value) });
         }
     }
-    raw.message(came_from).map_err(|undecodable| match properties.message_id() {
-        Some(id) => undecodable.at(format!("message-id {id}")),
-        None => undecodable,
+    raw.message(came_from).map_err(|mut undecodable| {
+        // Many programs say there what a message is.
+        if let Some(kind) = properties.kind() {
+            undecodable.headers.push(("type".to_owned(), kind.to_string()));
+        }
+        match properties.message_id() {
+            Some(id) => undecodable.at(format!("message-id {id}")),
+            None => undecodable,
+        }
     })
 }
 
-/// The name of a header that is not the broker's.
-fn own_name(name: &str) -> Option<Cow<'_, [u8]>> {
-    if OF_THE_BROKER.contains(&name) || OF_THE_BROKER_TOO.iter().any(|prefix| name.starts_with(prefix)) {
-        return None;
-    }
-    Some(match name.strip_prefix(OTHER_PREFIX) {
-        Some(attribute) => format!("{}{attribute}", AMQP.prefix).into_bytes().into(),
-        None => name.as_bytes().into(),
-    })
+fn is_of_the_broker(name: &str) -> bool {
+    OF_THE_BROKER.contains(&name) || OF_THE_BROKER_TOO.iter().any(|prefix| name.starts_with(prefix))
 }
+
+/// The value of the attribute `time`. A number is the timestamp of AMQP 1.0, in milliseconds, as SDKs send it with clients that
+/// have no type for it.
+fn time_of(value: &AMQPValue) -> Cow<'_, [u8]> {
+    let millis = match value {
+        AMQPValue::LongInt(millis) => i64::from(*millis),
+        AMQPValue::LongUInt(millis) => i64::from(*millis),
+        AMQPValue::LongLongInt(millis) => *millis,
+        _ => return bytes_of(value),
+    };
+    // A finer unit has more digits, and is told by them.
+    match millis.checked_mul(1_000).filter(|_| millis.unsigned_abs() < MAX_MILLIS) {
+        Some(micros) => Timestamp::from_micros(micros).to_string().into_bytes().into(),
+        None => millis.to_string().into_bytes().into(),
+    }
+}
+
+/// The instant of a native timestamp: seconds since 1970, which AMQP 0-9-1 defines, or milliseconds, which AMQP 1.0 does.
+fn native(timestamp: u64) -> String {
+    let unit = if timestamp < MAX_SECONDS { 1_000_000 } else { 1_000 };
+    let micros = i64::try_from(timestamp).ok().and_then(|timestamp| timestamp.checked_mul(unit));
+    micros.map_or_else(|| timestamp.to_string(), |micros| Timestamp::from_micros(micros).to_string())
+}
+
+/// The year 5138, in seconds and in milliseconds: more is of a finer unit.
+const MAX_SECONDS: u64 = 100_000_000_000;
+const MAX_MILLIS: u64 = 100_000_000_000_000;
 
 /// The value of a header: the bytes of a text or of bytes; any other is written out.
 fn bytes_of(value: &AMQPValue) -> Cow<'_, [u8]> {
@@ -125,7 +157,7 @@ fn bytes_of(value: &AMQPValue) -> Cow<'_, [u8]> {
         AMQPValue::LongInt(value) => value.to_string(),
         AMQPValue::LongUInt(value) => value.to_string(),
         AMQPValue::LongLongInt(value) => value.to_string(),
-        AMQPValue::Timestamp(value) => value.to_string(),
+        AMQPValue::Timestamp(value) => native(*value),
         AMQPValue::Float(value) => value.to_string(),
         AMQPValue::Double(value) => value.to_string(),
         AMQPValue::DecimalValue(_) | AMQPValue::FieldArray(_) | AMQPValue::FieldTable(_) => {
@@ -139,7 +171,7 @@ fn bytes_of(value: &AMQPValue) -> Cow<'_, [u8]> {
 mod tests {
     use amq_protocol::frame::AMQPFrame;
     use lapin::types::FieldTable;
-    use outbox_contract::{Key, Timestamp};
+    use outbox_contract::Key;
 
     use super::*;
     use crate::frames::{Incoming, Publish};
@@ -196,16 +228,61 @@ mod tests {
         assert_eq!(origin, Some(Origin { source: "/shop".into(), sequence: 42 }));
     }
 
+    /// SDKs send the milliseconds of AMQP 1.0 as a number, the native timestamp that the broker makes seconds of, or text.
+    #[test]
+    fn the_time_of_another_program_is_of_any_type() {
+        let time = |name: &str, value: AMQPValue| {
+            let came = foreign([(name.to_owned(), value)]);
+            decode(&came, Vec::new(), &topic()).unwrap().0.occurred_at.as_micros()
+        };
+        for name in ["cloudEvents:time", "cloudEvents_time", "ce-time"] {
+            let text = AMQPValue::LongString("2023-11-14T22:13:20Z".into());
+            assert_eq!(time(name, text), 1_700_000_000_000_000);
+            assert_eq!(time(name, AMQPValue::LongLongInt(1_700_000_000_123)), 1_700_000_000_123_000);
+            assert_eq!(time(name, AMQPValue::LongInt(1_000)), 1_000_000, "near 1970 too");
+            assert_eq!(time(name, AMQPValue::LongLongInt(-1)), -1_000, "and before");
+            assert_eq!(time(name, AMQPValue::LongLongInt(1_700_000_000_123_456)), 1_700_000_000_123_456);
+            assert_eq!(time(name, AMQPValue::Timestamp(1_700_000_000)), 1_700_000_000_000_000);
+            assert_eq!(time(name, AMQPValue::Timestamp(1_700_000_000_123)), 1_700_000_000_123_000);
+            assert_eq!(time(name, AMQPValue::Timestamp(u64::MAX)), 0);
+        }
+        let came = foreign([("cloudEvents:expirytime".to_owned(), AMQPValue::Timestamp(1_700_000_000))]);
+        let (message, _) = decode(&came, Vec::new(), &topic()).unwrap();
+        assert_eq!(message.extension("expirytime"), Some("2023-11-14T22:13:20.000000Z"));
+    }
+
+    /// The binding of AMQP has two prefixes, that of RabbitMQ a third.
     #[test]
     fn another_program_may_write_attributes_its_way() {
-        let mut headers = FieldTable::default();
-        for (name, value) in [("specversion", "1.0"), ("id", "17"), ("source", "/legacy"), ("type", "x")] {
-            headers.insert(format!("cloudEvents_{name}").into(), AMQPValue::LongString(value.into()));
+        for prefix in ["cloudEvents_", "cloudEvents:", "ce-", "ce_"] {
+            let mut headers = FieldTable::default();
+            for (name, value) in [("specversion", "1.0"), ("id", "17"), ("source", "/legacy"), ("type", "x")]
+            {
+                headers.insert(format!("{prefix}{name}").into(), AMQPValue::LongString(value.into()));
+            }
+            headers.insert("cloudEvents:schemaversion".into(), AMQPValue::LongInt(3));
+            let properties = BasicProperties::default().with_headers(headers);
+            let (message, origin) = decode(&properties, Vec::new(), &topic()).unwrap();
+            assert_eq!((&*message.event_type, message.schema_version, origin), ("x", 3, None));
         }
-        headers.insert("cloudEvents:schemaversion".into(), AMQPValue::LongInt(3));
-        let properties = BasicProperties::default().with_headers(headers);
-        let (message, origin) = decode(&properties, Vec::new(), &topic()).unwrap();
-        assert_eq!((&*message.event_type, message.schema_version, origin), ("x", 3, None));
+    }
+
+    #[test]
+    fn an_event_in_structured_mode_is_read_by_its_content_type() {
+        let body = br#"{"specversion":"1.0","id":"17","source":"/s","type":"x","data":{"a":1}}"#.to_vec();
+        let properties = BasicProperties::default()
+            .with_content_type("application/cloudevents+json; charset=UTF-8".into());
+        let (message, _) = decode(&properties, body, &topic()).unwrap();
+        assert_eq!((&*message.event_type, &message.payload[..]), ("x", &br#"{"a":1}"#[..]));
+    }
+
+    #[test]
+    fn what_has_no_payload_has_no_content_type() {
+        let message = Message::new(topic(), "order.placed");
+        let stored = Stored::new(Position(42), Timestamp::now(), message.clone());
+        let properties = encoded(&stored);
+        assert_eq!(*properties.content_type(), None);
+        assert_eq!(decode(&properties, Vec::new(), &topic()).unwrap().0, message);
     }
 
     /// A queue keeps everything in order; of that, the inbox keeps what has the same key.
@@ -227,7 +304,7 @@ mod tests {
         assert_eq!(named(AMQPValue::LongString(bytes[..].into())), "0x00000007", "as on Kafka");
         assert_eq!(named(AMQPValue::LongString(vec![0xff].into())), "0xff");
         assert_eq!(named(AMQPValue::LongLongInt(7)), "7");
-        assert_eq!(named(AMQPValue::Timestamp(7)), "7");
+        assert_eq!(named(AMQPValue::Timestamp(7)), "1970-01-01T00:00:07.000000Z");
         assert_eq!(named(AMQPValue::Void), "line-1");
         assert_eq!(key(&[subject]).as_deref(), Some("line-1"));
         assert_eq!(key(&[]), None);
@@ -269,11 +346,17 @@ mod tests {
         headers.insert("bytes".into(), AMQPValue::LongString(vec![0xff].into()));
         headers.insert("void".into(), AMQPValue::Void);
         headers.insert("x-delivery-count".into(), AMQPValue::LongInt(3));
-        let came = BasicProperties::default().with_headers(headers).with_message_id("17".into());
+        let came = BasicProperties::default()
+            .with_headers(headers)
+            .with_message_id("17".into())
+            .with_content_type("text/plain".into())
+            .with_type("order".into());
         let error = decode(&came, Vec::new(), &topic()).unwrap_err();
         let kept: Vec<_> =
             error.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        assert_eq!(kept, [("a", "b"), ("bytes", "\\xff"), ("void", "")], "the broker's count changes");
+        let own = [("a", "b"), ("bytes", "\\xff"), ("void", "")];
+        assert_eq!(kept[..3], own, "the broker's count changes");
+        assert_eq!(kept[3..], [("content-type", "text/plain"), ("type", "order")]);
         assert_eq!(error.place.as_deref(), Some("message-id 17"));
     }
 }

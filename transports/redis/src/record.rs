@@ -18,8 +18,10 @@ pub(crate) fn encode(stored: &Stored, source: &str, mut add: impl FnMut(&[u8])) 
     let message = &stored.message;
     add(DATA.as_bytes());
     add(&message.payload);
-    add(cloudevents::CONTENT_TYPE.as_bytes());
-    add(message.content_type.as_bytes());
+    if let Some(content_type) = cloudevents::content_type(message) {
+        add(cloudevents::CONTENT_TYPE.as_bytes());
+        add(content_type.as_bytes());
+    }
     cloudevents::each(message, source, stored.position, cloudevents::HTTP, |name, value| {
         add(name.as_bytes());
         add(value.as_bytes());
@@ -43,10 +45,13 @@ pub(crate) fn decode(
             raw.push(&name[..], &value[..]);
         }
     }
-    match payload {
-        Some(_) => raw.message(came_from),
-        None => Err(raw.undecodable(format!("the field {DATA}, which holds the payload, is missing"))),
-    }
+    raw.message(came_from).map_err(|mut undecodable| {
+        if payload.is_none() {
+            undecodable.reason =
+                format!("{}; the field {DATA}, which holds the payload, is missing too", undecodable.reason);
+        }
+        undecodable
+    })
 }
 
 /// Returns true if a message can be an entry at all, on a server that takes strings of so many bytes.
@@ -111,6 +116,40 @@ mod tests {
         let (read, origin) = decode(&fields(&stored), &topic).unwrap();
         assert_eq!(read, message);
         assert_eq!(origin.map(|origin| origin.sequence), Some(7));
+    }
+
+    #[test]
+    fn what_has_no_payload_has_no_content_type_and_a_tombstone_says_what_it_is() {
+        let topic = Topic::new("orders").unwrap();
+        let empty = Message::new(topic.clone(), "order.placed").with_key("a").unwrap();
+        for message in [empty.clone(), empty.into_tombstone()] {
+            let is_tombstone = message.is_tombstone();
+            let fields = fields(&Stored::new(Position(7), Timestamp::now(), message.clone()));
+            let has = |field: &str| fields.iter().any(|(name, _)| name == field.as_bytes());
+            assert_eq!((has("content-type"), has("ce-tombstone")), (false, is_tombstone));
+            assert_eq!(decode(&fields, &topic).unwrap().0, message);
+        }
+    }
+
+    /// An event in structured mode; one in binary mode without data; and one with the prefix of another protocol.
+    #[test]
+    fn an_event_of_another_program_is_read_as_it_writes_it() {
+        let read = |fields: &[(&'static str, &'static str)]| {
+            let pairs: Vec<_> =
+                fields.iter().map(|(name, value)| (Bytes::from(*name), Bytes::from(*value))).collect();
+            decode(&pairs, &Topic::new("orders").unwrap()).map(|(message, _)| message)
+        };
+        let event = r#"{"specversion":"1.0","id":"17","source":"/s","type":"x","data":{"a":1}}"#;
+        let message = read(&[("Content-Type", "application/cloudevents+json"), ("data", event)]).unwrap();
+        assert_eq!((&*message.event_type, &message.payload[..]), ("x", &br#"{"a":1}"#[..]));
+        let required = |prefix: &'static str| -> Vec<(&'static str, &'static str)> {
+            [("specversion", "1.0"), ("id", "17"), ("source", "/s"), ("type", "x")]
+                .map(|(name, value)| (&*format!("{prefix}{name}").leak(), value))
+                .to_vec()
+        };
+        for prefix in ["ce-", "ce_", "cloudEvents:", "cloudEvents_"] {
+            assert_eq!(read(&required(prefix)).unwrap().payload, "", "{prefix}");
+        }
     }
 
     /// A stream keeps everything in order; of that, the inbox keeps what has the same key.

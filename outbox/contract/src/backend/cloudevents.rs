@@ -16,17 +16,25 @@
 //! | `schemaversion` | the schema version (extension of ours), where it is not 1 |
 //! | `partitionkey` | the key (extension "Partitioning"), where there is one |
 //! | `topic` | the topic (extension of ours) |
+//! | `subject`, `dataschema`, extensions | the message's attributes of these names |
+//! | `tombstone` | `true`, where the message is a tombstone (extension of ours) |
 //!
 //! Protocols with their own fields for key and topic ([`Binding::is_addressed`]) omit the last two:
 //! every header of every message costs each reader on its way. A record that is copied to another
 //! topic then takes that topic's name as its topic.
 //!
-//! The content type uses the protocol's own property. The message's headers travel beside the
+//! The content type uses the protocol's own property; a payload without bytes has none that
+//! promises JSON ([`content_type`]). The message's headers travel beside the
 //! attributes under their own names. `traceparent` and `tracestate` are among them, as W3C Trace
 //! Context requires.
+//!
+//! What is read is more than what is written: [`RawRecord`] takes every spelling of these names,
+//! and the structured mode.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
+use crate::attributes;
 use crate::backend::Position;
 pub use crate::backend::{ADAPTED, RawRecord};
 use crate::id::MessageId;
@@ -54,7 +62,7 @@ pub const CONTENT_TYPE: &str = "content-type";
 /// The `source` of a relay without a configured one. Consumers can't distinguish outboxes by it.
 pub const DEFAULT_SOURCE: &str = "/outbox";
 
-/// Maximum number of attributes of a message.
+/// Maximum number of attributes that a message has as fields.
 pub const MAX_ATTRIBUTES: usize = 9;
 
 /// Prefixes of attribute names: those of our protocols, and that of JMS on AMQP.
@@ -70,8 +78,47 @@ pub(crate) fn is_reserved(name: &str) -> bool {
         && (name.eq_ignore_ascii_case(CONTENT_TYPE) || PREFIXES.iter().any(begins_with))
 }
 
-/// Encodes a message's attributes and headers as names and texts: prefixed attributes first, then
-/// the message's own headers. Omits a header whose name the wire format reserves.
+/// Returns the attribute that a header carries under any of the prefixes, whatever their case, and
+/// the prefix. `None`: it carries none.
+pub(crate) fn attribute_of(header: &[u8]) -> Option<(&'static str, Cow<'_, str>)> {
+    if !matches!(header.first(), Some(b'c' | b'C')) {
+        return None;
+    }
+    let prefix = PREFIXES.into_iter().find(|prefix| {
+        header.get(..prefix.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(prefix.as_bytes()))
+    })?;
+    let name = std::str::from_utf8(&header[prefix.len()..]).ok().filter(|name| !name.is_empty())?;
+    let is_lower = !name.bytes().any(|byte| byte.is_ascii_uppercase());
+    Some((prefix, if is_lower { name.into() } else { name.to_ascii_lowercase().into() }))
+}
+
+/// Returns true if a header carries the attribute `time`, for protocols that have a type for it.
+#[must_use]
+pub fn is_time(header: &[u8]) -> bool {
+    attribute_of(header).is_some_and(|(_, name)| name == "time")
+}
+
+/// Returns the content type to send. `None`: the payload has no bytes, and so is no JSON; readers
+/// that trust a type would fail on it.
+#[must_use]
+pub fn content_type(message: &Message) -> Option<&str> {
+    let is_sent = !message.payload.is_empty() || !is_json(&message.content_type);
+    is_sent.then_some(&*message.content_type)
+}
+
+/// Returns the media type of a content type, in lower case and without parameters.
+pub(crate) fn media_type(content_type: &str) -> String {
+    content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// Returns true if a content type promises JSON.
+pub(crate) fn is_json(content_type: &str) -> bool {
+    let media_type = media_type(content_type);
+    media_type.ends_with("/json") || media_type.ends_with("+json")
+}
+
+/// Encodes a message's attributes and headers as names and texts: its fields first, then its
+/// attributes and headers by name. Omits a header whose name the wire format reserves.
 ///
 /// ```
 /// # extern crate outbox_contract as outbox;
@@ -105,30 +152,38 @@ pub fn each(
     mut take: impl FnMut(&str, &str),
 ) {
     let mut name = String::with_capacity(32);
-    let mut attribute = |attribute: &str, value: &str| {
+    let take: &mut dyn FnMut(&str, &str) = &mut take;
+    let mut attribute = |take: &mut dyn FnMut(&str, &str), attribute: &str, value: &str| {
         name.clear();
         name.push_str(binding.prefix);
         name.push_str(attribute);
         take(&name, value);
     };
     let mut text = String::with_capacity(40);
-    attribute("specversion", "1.0");
-    attribute("id", printed(&mut text, format_args!("{}", message.id)));
-    attribute("source", source);
-    attribute("type", &message.event_type);
-    attribute("time", printed(&mut text, format_args!("{}", message.occurred_at)));
+    attribute(take, "specversion", "1.0");
+    attribute(take, "id", printed(&mut text, format_args!("{}", message.id)));
+    attribute(take, "source", source);
+    attribute(take, "type", &message.event_type);
+    attribute(take, "time", printed(&mut text, format_args!("{}", message.occurred_at)));
     // Twenty digits with leading zeros: the Sequence extension orders values as text.
-    attribute("sequence", printed(&mut text, format_args!("{:020}", position.0)));
+    attribute(take, "sequence", printed(&mut text, format_args!("{:020}", position.0)));
     if message.schema_version != 1 {
-        attribute("schemaversion", printed(&mut text, format_args!("{}", message.schema_version)));
+        attribute(take, "schemaversion", printed(&mut text, format_args!("{}", message.schema_version)));
     }
     if !binding.is_addressed {
         if let Some(key) = &message.key {
-            attribute("partitionkey", key.as_str());
+            attribute(take, "partitionkey", key.as_str());
         }
-        attribute("topic", message.topic.as_str());
+        attribute(take, "topic", message.topic.as_str());
     }
-    message.headers.iter().filter(|(name, _)| !is_reserved(name)).for_each(|(name, value)| take(name, value));
+    for (header, value) in message.headers.iter() {
+        match attributes::sent_as(header) {
+            Some(_) if value.is_empty() => {}
+            Some(name) => attribute(take, name, value),
+            None if is_reserved(header) => {}
+            None => take(header, value),
+        }
+    }
 }
 
 /// Formats a value into the buffer, replacing its content.
@@ -173,6 +228,39 @@ mod tests {
 
     fn topic() -> Topic {
         Topic::new("orders").unwrap()
+    }
+
+    #[test]
+    fn attributes_are_sent_under_the_prefix_of_the_protocol_and_read_back() {
+        for binding in [KAFKA, AMQP, HTTP] {
+            let message = Message::new(topic(), "order.placed")
+                .with_payload("{}")
+                .with_subject("line-1")
+                .and_then(|message| message.with_data_schema("https://example.com/order"))
+                .and_then(|message| message.with_extension("tenantid", "acme"))
+                .unwrap();
+            let wire = encode(&message, "/shop", Position(42), binding);
+            for (name, value) in
+                [("subject", "line-1"), ("dataschema", "https://example.com/order"), ("tenantid", "acme")]
+            {
+                assert!(wire.contains(&(format!("{}{name}", binding.prefix), value.to_owned())), "{wire:?}");
+            }
+            let (read, _) = decode_pairs(&wire, binding).unwrap();
+            assert_eq!(read, message, "a subject is no key of ours");
+        }
+    }
+
+    #[test]
+    fn what_has_no_payload_does_not_promise_json() {
+        let sent = |content_type: &str, payload: &'static str| {
+            let message = Message::new(topic(), "x").with_content_type(content_type).with_payload(payload);
+            super::content_type(&message).map(ToOwned::to_owned)
+        };
+        for json in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.order+json"] {
+            assert_eq!(sent(json, ""), None);
+            assert_eq!(sent(json, "{}").as_deref(), Some(json));
+        }
+        assert_eq!(sent("application/protobuf", "").as_deref(), Some("application/protobuf"));
     }
 
     fn decode_pairs(

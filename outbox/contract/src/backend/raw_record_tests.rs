@@ -28,6 +28,11 @@ fn read(record: RawRecord<'_>) -> Message {
     record.message(&topic()).unwrap().0
 }
 
+/// Names of the headers that are no attributes of the event.
+fn own(message: &Message) -> Vec<&str> {
+    message.headers.iter().map(|(name, _)| name).filter(|name| !name.starts_with("ce-")).collect()
+}
+
 /// A message of which this was noted, and nothing else.
 fn noted(record: RawRecord<'_>, words: &str) -> Message {
     let message = read(record);
@@ -42,12 +47,20 @@ fn what_is_as_it_should_be_has_no_note() {
     for binding in EVERY {
         let mut plain = record(
             binding,
-            &[("subject", "line-1".as_bytes()), ("sequence", b"first"), ("dataschema", b"\xff")],
+            &[("subject", "line-1".as_bytes()), ("sequence", b"first"), ("dataschema", b"/x")],
         );
         plain.push(&b"tenant"[..], &b"acme"[..]);
         plain.push(&b"empty"[..], &b""[..]);
         let message = read(plain);
-        assert_eq!(message.headers.iter().collect::<Vec<_>>(), [("empty", ""), ("tenant", "acme")]);
+        let of_the_event = [
+            ("ce-dataschema", "/x"),
+            ("ce-id", "17"),
+            ("ce-sequence", "first"),
+            ("ce-source", "/legacy"),
+            ("ce-subject", "line-1"),
+        ];
+        let own = [("empty", ""), ("tenant", "acme")];
+        assert!(message.headers.iter().eq(of_the_event.into_iter().chain(own)), "{:?}", message.headers);
         assert_eq!((&*message.content_type, message.schema_version), (UNKNOWN_CONTENT, 1));
     }
 }
@@ -84,7 +97,7 @@ fn a_header_whose_name_can_be_none_is_left_out() {
         record.push(name, &b"value"[..]);
         record.push(&b"tenant"[..], &b"acme"[..]);
         let message = noted(record, "is left out");
-        assert_eq!(message.headers.len(), 2);
+        assert_eq!(own(&message), [ADAPTED, "tenant"]);
     }
 }
 
@@ -103,7 +116,7 @@ fn a_content_type_that_is_none_is_unknown() {
     both.push(&b"content-type"[..], &b"text/plain"[..]);
     assert_eq!(&*read(both.clone()).content_type, "text/plain");
     let empty = read(both.clone().with_content_type(Some(b"")));
-    assert_eq!((&*empty.content_type, empty.headers.len()), (UNKNOWN_CONTENT, 0));
+    assert_eq!((&*empty.content_type, own(&empty).len()), (UNKNOWN_CONTENT, 0));
     assert_eq!(&*read(both.with_content_type(Some(b"text/html"))).content_type, "text/html");
 }
 
@@ -163,7 +176,7 @@ fn what_an_event_needs_has_to_be_there_and_to_be_right() {
 fn a_note_of_another_program_is_none() {
     let mut record = record(HTTP, &[]);
     record.push(ADAPTED.as_bytes(), &b"nothing"[..]);
-    assert!(read(record).headers.is_empty());
+    assert!(own(&read(record)).is_empty());
 }
 
 /// What the broker orders by goes before what describes the event.
@@ -218,6 +231,130 @@ fn the_same_id_of_two_producers_is_two_events() {
     assert_ne!(identity("/one"), identity("/other"), "and not the same identity");
     assert_eq!(identity("/one"), id("/one", &[]), "numbered or not");
     assert_eq!(identity(DEFAULT_SOURCE).to_string(), uuid);
+}
+
+/// Every official SDK has its own: `ce_` on Kafka, `ce-` and `cloudEvents_` on RabbitMQ, `cloudEvents:` of AMQP 1.0,
+/// and a bridge from HTTP passes on what HTTP made of it.
+#[test]
+fn an_attribute_is_read_under_every_prefix_and_that_of_the_protocol_goes_first() {
+    for binding in EVERY {
+        for prefix in ["ce_", "ce-", "cloudEvents:", "cloudEvents_", "Ce-", "CE_", "cloudevents:"] {
+            let mut record = RawRecord::new(binding, Bytes::from_static(b"{}"));
+            for (name, value) in ATTRIBUTES.into_iter().chain([("partitionkey", "k"), ("tenantid", "acme")]) {
+                record.push(format!("{prefix}{name}").into_bytes(), value.as_bytes());
+            }
+            let message = read(record);
+            assert_eq!((&*message.event_type, &*message.event_id()), ("x", "17"), "{prefix}");
+            assert_eq!(message.key.as_ref().map(Key::as_str), Some("k"));
+            assert_eq!((message.extension("tenantid"), own(&message).len()), (Some("acme"), 0));
+        }
+        for other in ["ce_", "ce-", "cloudEvents:", "cloudEvents_"] {
+            let mut before = RawRecord::new(binding, Bytes::new());
+            before.push(format!("{other}type").into_bytes(), &b"other"[..]);
+            let mut both = record(binding, &[]);
+            before.headers.append(&mut both.headers);
+            let expected = if other == binding.prefix { "other" } else { "x" };
+            assert_eq!(&*read(before).event_type, expected, "{other}");
+        }
+    }
+}
+
+#[test]
+fn a_time_is_text_or_a_number_of_any_unit() {
+    let time = |text: &str| read(record(AMQP, &[("time", text.to_owned().leak().as_bytes())])).occurred_at;
+    let expected = Timestamp::from_micros(1_700_000_000_123_000);
+    for text in [
+        "2023-11-14T22:13:20.123Z",
+        "2023-11-15T03:43:20.123000+05:30",
+        "1700000000123",
+        "1700000000123000",
+        "1700000000123000000",
+    ] {
+        assert_eq!(time(text), expected, "{text}");
+    }
+    assert_eq!(time("1700000000"), Timestamp::from_micros(1_700_000_000_000_000));
+    assert_eq!(time("-1700000000123"), Timestamp::from_micros(-1_700_000_000_123_000));
+    for wrong in ["99999999999999999999", "1e9", "1.5", "-"] {
+        let message = noted(record(AMQP, &[("time", wrong.as_bytes())]), "cloudEvents:time is");
+        assert_eq!(message.occurred_at, Timestamp::default(), "{wrong}");
+    }
+}
+
+#[test]
+fn who_handles_an_event_finds_all_of_its_attributes() {
+    for binding in EVERY {
+        let long = "é".repeat(5_000);
+        let message = read(record(
+            binding,
+            &[
+                ("subject", b"line-1"),
+                ("dataschema", b"https://example.com/order"),
+                ("tenantid", b"acme"),
+                ("expirytime", b"2030-01-01T00:00:00Z"),
+                ("empty", b""),
+                ("long", long.as_bytes()),
+                ("binary", b"\xff\n"),
+            ],
+        ));
+        assert_eq!((message.source(), &*message.event_id()), ("/legacy", "17"));
+        assert_eq!(message.subject(), Some("line-1"));
+        assert_eq!(message.data_schema(), Some("https://example.com/order"));
+        let extensions: Vec<_> = message.extensions().collect();
+        assert_eq!(extensions[..2], [("binary", "\\xff\\n"), ("expirytime", "2030-01-01T00:00:00Z")]);
+        assert_eq!((extensions[2], extensions[3]), (("long", &long[..8_192]), ("tenantid", "acme")));
+        assert_eq!(extensions.len(), 4, "an empty attribute is none");
+        let note = message.headers.get(ADAPTED).unwrap();
+        assert!(
+            note.contains("ce-long") && note.contains("ce-binary") && !note.contains("tenantid"),
+            "{note}"
+        );
+    }
+}
+
+#[test]
+fn a_trace_is_that_of_the_header_else_that_of_the_attribute() {
+    let attribute = ("traceparent", &b"00-1-1-00"[..]);
+    let state = ("tracestate", &b"a=b"[..]);
+    let message = read(record(KAFKA, &[attribute, state]));
+    assert_eq!(
+        (message.headers.get("traceparent"), message.headers.get("tracestate")),
+        (Some("00-1-1-00"), Some("a=b"))
+    );
+    assert_eq!(message.extension("traceparent"), Some("00-1-1-00"));
+    let mut both = record(KAFKA, &[attribute, state]);
+    both.push(&b"traceparent"[..], &b"00-2-2-00"[..]);
+    let message = read(both);
+    assert_eq!(
+        (message.headers.get("traceparent"), message.headers.get("tracestate")),
+        (Some("00-2-2-00"), None)
+    );
+}
+
+#[test]
+fn what_has_no_payload_is_not_what_has_an_empty_one() {
+    for is_null in [true, false] {
+        let mut record = record(KAFKA, &[]);
+        record.payload = Bytes::new();
+        assert_eq!(read(record.with_null(is_null)).is_tombstone(), is_null);
+    }
+    assert!(RawRecord::new(KAFKA, Bytes::new()).with_null(true).undecodable("no").is_null);
+    let mut attribute = record(HTTP, &[("tombstone", b"true")]);
+    assert!(!read(attribute.clone()).is_tombstone(), "it has a payload");
+    attribute.payload = Bytes::new();
+    assert!(read(attribute).is_tombstone());
+}
+
+#[test]
+fn a_record_that_is_none_keeps_its_content_type() {
+    let content_type = |record: RawRecord<'_>| {
+        let headers = record.undecodable("no").headers;
+        headers.into_iter().filter(|(name, _)| name.eq_ignore_ascii_case(CONTENT_TYPE)).collect::<Vec<_>>()
+    };
+    let plain = RawRecord::new(AMQP, Bytes::new()).with_content_type(Some(b"text/plain"));
+    assert_eq!(content_type(plain.clone()), [(CONTENT_TYPE.to_owned(), "text/plain".to_owned())]);
+    let mut both = plain;
+    both.push(&b"Content-Type"[..], &b"text/html"[..]);
+    assert_eq!(content_type(both).len(), 1);
 }
 
 proptest::proptest! {

@@ -122,6 +122,8 @@ pub struct Undecodable {
     pub reason: String,
     /// Its payload, for the dead letter.
     pub payload: bytes::Bytes,
+    /// True if the protocol says that there is no payload: a null value on Kafka.
+    pub is_null: bool,
     /// Its headers. A name or value that is not text is [escaped](Self::text).
     pub headers: Vec<(String, String)>,
     /// Its key at the broker, if it has one.
@@ -136,7 +138,7 @@ impl Undecodable {
     /// Creates an undecodable record with its reason.
     #[must_use]
     pub fn new(reason: impl Into<String>, payload: bytes::Bytes, headers: Vec<(String, String)>) -> Self {
-        Self { reason: reason.into(), payload, headers, key: None, place: None }
+        Self { reason: reason.into(), payload, is_null: false, headers, key: None, place: None }
     }
 
     /// Sets its key.
