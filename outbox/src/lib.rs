@@ -33,8 +33,8 @@ pub mod error {
 /// The inbox: its builder, configuration and figures.
 pub mod inbox {
     pub use outbox_engine::{
-        HandlerContext, HandlerFailure, HandlerOptions, Inbox, InboxBuilder, InboxConfig, InboxHandle,
-        InboxStats, MessageHandler, Mode, UnknownType,
+        ForeignRecord, HandlerContext, HandlerFailure, HandlerOptions, Inbox, InboxBuilder, InboxConfig,
+        InboxHandle, InboxStats, MessageHandler, Mode, UnknownType,
     };
 }
 

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod foreign_records;
+mod official;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;

@@ -15,4 +15,4 @@ mod emitted;
 mod file_broker;
 mod kill;
 mod limits;
-mod real;
+pub(crate) mod real;

@@ -188,6 +188,16 @@ impl Message {
         self.headers.get(ID).map_or_else(|| self.id.to_string().into(), Cow::Borrowed)
     }
 
+    /// Records the source from which an inbox received this message. For consumers that receive by
+    /// themselves: the [`Origin`](crate::backend::Origin) of a delivery has it.
+    pub fn received_from(&mut self, source: &str) {
+        self.headers.remove(SOURCE);
+        if source != cloudevents::DEFAULT_SOURCE {
+            // A source that is too long for a header was none that a relay takes.
+            let _ = self.headers.insert(SOURCE, source);
+        }
+    }
+
     fn with_attribute(mut self, header: &str, value: String) -> Result<Self, NameError> {
         name::check_value(header, &value, Headers::MAX_VALUE_BYTES)?;
         self.headers.insert(header, value)?;

@@ -15,8 +15,10 @@ use crate::name::{self, NameError};
 /// `content-type`, and names that begin with `ce_`, `ce-`, `cloudEvents:` or `cloudEvents_`, are
 /// reserved: protocols use them for data that a message already has
 /// ([`cloudevents`](crate::backend::cloudevents)).
-/// [`Message::with_header`](crate::Message::with_header) rejects them. A reserved header that is in
-/// a table anyway is not sent.
+/// [`Message::with_header`](crate::Message::with_header) rejects them. Those that begin with `ce-`
+/// keep the CloudEvents attributes that a message has no field for: use
+/// [`Message::with_extension`](crate::Message::with_extension) and its like. Any other reserved
+/// header that is in a table anyway is not sent.
 ///
 /// ```
 /// # extern crate outbox_contract as outbox;
@@ -62,6 +64,12 @@ impl Headers {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
+    }
+
+    /// Returns true if the wire format uses this name for data that a message already has.
+    #[must_use]
+    pub fn is_reserved(name: &str) -> bool {
+        crate::backend::cloudevents::is_reserved(name)
     }
 
     /// Removes a header.

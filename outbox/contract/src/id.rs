@@ -39,6 +39,13 @@ impl MessageId {
         Self(uuid)
     }
 
+    /// Returns the identifier of another program's event: the same for the same source and id,
+    /// whatever texts they are.
+    #[must_use]
+    pub fn of_event(source: &str, id: &str) -> Self {
+        crate::backend::cloudevents::foreign_id(source, id)
+    }
+
     /// Returns the identifier as a UUID.
     #[must_use]
     pub const fn as_uuid(self) -> Uuid {

@@ -12,8 +12,8 @@ mod unit_of_work;
 #[cfg(feature = "test-util")]
 pub use inbox::Step;
 pub use inbox::{
-    HandlerContext, HandlerFailure, HandlerOptions, Inbox, InboxBuilder, InboxConfig, InboxHandle,
-    InboxStats, MessageHandler, Mode, UnknownType,
+    ForeignRecord, HandlerContext, HandlerFailure, HandlerOptions, Inbox, InboxBuilder, InboxConfig,
+    InboxHandle, InboxStats, MessageHandler, Mode, UnknownType,
 };
 pub use mediator::{EventHandler, EventHandlerFn, HandlerError, Mediator};
 #[doc(hidden)]

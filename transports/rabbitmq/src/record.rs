@@ -138,9 +138,9 @@ fn native(timestamp: u64) -> String {
     micros.map_or_else(|| timestamp.to_string(), |micros| Timestamp::from_micros(micros).to_string())
 }
 
-/// The year 5138, in seconds and in milliseconds: more is of a finer unit.
-const MAX_SECONDS: u64 = 100_000_000_000;
-const MAX_MILLIS: u64 = 100_000_000_000_000;
+/// The year 10000, in seconds and in milliseconds: more is of a finer unit.
+const MAX_SECONDS: u64 = 253_402_300_800;
+const MAX_MILLIS: u64 = 1_000 * MAX_SECONDS;
 
 /// The value of a header: the bytes of a text or of bytes; any other is written out.
 fn bytes_of(value: &AMQPValue) -> Cow<'_, [u8]> {
@@ -240,6 +240,8 @@ mod tests {
             assert_eq!(time(name, text), 1_700_000_000_000_000);
             assert_eq!(time(name, AMQPValue::LongLongInt(1_700_000_000_123)), 1_700_000_000_123_000);
             assert_eq!(time(name, AMQPValue::LongInt(1_000)), 1_000_000, "near 1970 too");
+            let last = 253_402_300_799_999;
+            assert_eq!(time(name, AMQPValue::LongLongInt(last)), last * 1_000, "and in the year 9999");
             assert_eq!(time(name, AMQPValue::LongLongInt(-1)), -1_000, "and before");
             assert_eq!(time(name, AMQPValue::LongLongInt(1_700_000_000_123_456)), 1_700_000_000_123_456);
             assert_eq!(time(name, AMQPValue::Timestamp(1_700_000_000)), 1_700_000_000_000_000);

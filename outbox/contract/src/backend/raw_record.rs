@@ -201,7 +201,7 @@ impl<'r> RawRecord<'r> {
         let id_of = id_of(id, source, sequence);
         let mut message =
             Message::of(id_of, came_from.clone(), attributes.required("type")?).with_payload(payload);
-        let is_ours = sequence.is_some();
+        let is_ours = is_ours(id, attributes.get("sequence"));
         message.key = self.key_bytes(attributes).map(Key::of_bytes);
         if message.key.is_none() && !is_ours {
             message.key = attributes.get("subject").filter(|key| !key.is_empty()).map(Key::of_bytes);
@@ -220,7 +220,7 @@ impl<'r> RawRecord<'r> {
         let unknown = if is_ours && message.payload.is_empty() { NO_CONTENT } else { UNKNOWN_CONTENT };
         message.content_type = checked_content_type(content_type, unknown, notes).into();
         message.headers = self.own_headers(notes);
-        self.keep_attributes(&mut message, attributes, is_ours, notes);
+        self.keep_attributes(&mut message, attributes, sequence.is_some(), notes);
         if !notes.is_empty() {
             let _ = message.headers.insert(ADAPTED, fitting(notes.join("; ").as_bytes()).0);
         }
@@ -233,13 +233,13 @@ impl<'r> RawRecord<'r> {
         &self,
         message: &mut Message,
         attributes: &Attributes<'_>,
-        is_ours: bool,
+        has_origin: bool,
         notes: &mut Vec<String>,
     ) {
         for (name, value) in attributes.iter() {
             let is_kept = match name {
-                // An inbox gets those of an outbox beside the message.
-                "source" | "sequence" => !is_ours,
+                // An inbox gets both beside the message.
+                "source" | "sequence" => !has_origin,
                 "id" => text(value).is_some_and(|id| id != message.id.to_string()),
                 name => !attributes::is_field(name),
             };
@@ -303,6 +303,12 @@ impl fmt::Debug for RawRecord<'_> {
 /// With a number it looks like one of ours, whose handlers want to see the id that was written.
 fn id_of(id: &str, source: &str, sequence: Option<i64>) -> MessageId {
     id.parse().ok().filter(|_| sequence.is_some()).unwrap_or_else(|| foreign_id(source, id))
+}
+
+/// True of what an outbox wrote: its position always has twenty digits.
+fn is_ours(id: &str, sequence: Option<&[u8]>) -> bool {
+    let is_position = |sequence: &[u8]| sequence.len() == 20 && sequence.iter().all(u8::is_ascii_digit);
+    sequence.is_some_and(is_position) && id.parse::<MessageId>().is_ok()
 }
 
 fn is_content_type(name: &[u8]) -> bool {

@@ -192,6 +192,11 @@ fn the_key_of_the_protocol_goes_before_the_subject_and_behind_the_partition_key(
     assert_eq!(key(&both[..1], None).as_deref(), Some("line-1"));
     assert_eq!(key(&[("partitionkey", b"")], Some(b"k")).as_deref(), Some("k"));
     assert_eq!(key(&[], None), None);
+    let mut numbered =
+        [("subject", &b"line-1"[..]), ("sequence", b"42"), ("id", b"0190a1b2-0000-7000-8000-000000000001")];
+    assert_eq!(key(&numbered, None).as_deref(), Some("line-1"), "others number their events too");
+    numbered[1].1 = b"00000000000000000042";
+    assert_eq!(key(&numbered, None), None, "an outbox has a key of its own");
 }
 
 /// Equal bytes are equal keys, on every protocol and whatever they are.

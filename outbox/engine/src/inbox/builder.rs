@@ -9,12 +9,15 @@ use outbox_contract::{Codec, DomainEvent, Json, Message, Outbox, RetryPolicy, Tr
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::ForeignRecord;
 use super::config::{HandlerOptions, InboxConfig, Mode, UnknownType};
+use super::foreign::Mapper;
 use super::handler::MessageHandler;
 use super::handlers::Handlers;
 #[cfg(feature = "test-util")]
 use super::steps::Step;
 use super::steps::Steps;
+use crate::mediator::HandlerError;
 
 mod start;
 
@@ -52,6 +55,7 @@ impl Inbox {
             state: Arc::new(()),
             consumer: String::new(),
             handlers: Handlers::new(),
+            mapper: None,
             routes: Vec::new(),
             policies: Vec::new(),
             config: InboxConfig::default(),
@@ -74,6 +78,7 @@ pub struct InboxBuilder<S: Transactional, A = (), C: Codec = Json> {
     state: Arc<A>,
     consumer: String,
     handlers: Handlers<S, C>,
+    mapper: Option<Mapper>,
     routes: Vec<(String, String)>,
     policies: Vec<(String, RetryPolicy)>,
     config: InboxConfig,
@@ -133,6 +138,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
             state,
             consumer: self.consumer,
             handlers: self.handlers,
+            mapper: self.mapper,
             routes: self.routes,
             policies: self.policies,
             config: self.config,
@@ -225,6 +231,21 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         self
     }
 
+    /// Makes messages of records that are no CloudEvents: of a change feed, of another framework.
+    /// Handlers get them like others, once each, in the order of their keys.
+    ///
+    /// The mapper gets every record that can't be read as an event, of every topic. It returns a
+    /// message, mostly that of [`ForeignRecord::message`] with a type; `None` for a record to
+    /// acknowledge and forget; or an error, which makes a dead letter of the record, as without a
+    /// mapper. It must be quick: it runs in the receiver. A panic counts as an error.
+    pub fn map_records(
+        mut self,
+        mapper: impl Fn(&ForeignRecord<'_>) -> Result<Option<Message>, HandlerError> + Send + Sync + 'static,
+    ) -> Self {
+        self.mapper = Some(Arc::new(mapper));
+        self
+    }
+
     /// Reads version `from` of an event type as version `to`. Steps are chained, up to the version
     /// of the handler's type. Without a step, the handler's type itself must read the payload.
     pub fn upcast<Old, New>(
@@ -259,6 +280,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
             state: self.state,
             consumer: self.consumer,
             handlers: self.handlers.with_codec(),
+            mapper: self.mapper,
             routes: self.routes,
             policies: self.policies,
             config: self.config,

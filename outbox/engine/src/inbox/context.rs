@@ -11,6 +11,7 @@ use super::config::InboxConfig;
 use super::core::Limits;
 use super::core::pausing::Pausing;
 use super::credit::Credit;
+use super::foreign::Mapper;
 use super::outage::Outage;
 use super::problems::Problems;
 use super::process::Process;
@@ -23,6 +24,8 @@ pub(crate) type PausedInStore = Box<dyn Fn() -> (Paused, Duration) + Send + Sync
 pub(crate) struct Context {
     pub(crate) process: Arc<dyn Process>,
     pub(crate) transport: Arc<dyn Transport>,
+    /// Makes messages of records that are none.
+    pub(crate) mapper: Option<Mapper>,
     pub(crate) subscription: Subscription,
     pub(crate) config: InboxConfig,
     pub(crate) limits: Limits,

@@ -1,6 +1,7 @@
 //! Context of a handler: its transaction, the message, the state of the application, and the
 //! events that it publishes.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -66,6 +67,48 @@ impl<'a, S: Transactional, A, C: Codec> HandlerContext<'a, S, A, C> {
     #[must_use]
     pub fn headers(&self) -> &'a Headers {
         &self.message.headers
+    }
+
+    /// Returns the CloudEvents `source` of the message: the outbox, or the program, that sent it. `/outbox`, the default of an outbox
+    /// without a name, where the message has none.
+    #[must_use]
+    pub fn source(&self) -> &'a str {
+        self.message.source()
+    }
+
+    /// Returns the CloudEvents `id` as the producer wrote it. That of another program need not be a UUID.
+    #[must_use]
+    pub fn event_id(&self) -> Cow<'a, str> {
+        self.message.event_id()
+    }
+
+    /// Returns the CloudEvents `subject`.
+    #[must_use]
+    pub fn subject(&self) -> Option<&'a str> {
+        self.message.subject()
+    }
+
+    /// Returns the CloudEvents `dataschema`.
+    #[must_use]
+    pub fn data_schema(&self) -> Option<&'a str> {
+        self.message.data_schema()
+    }
+
+    /// Returns a CloudEvents extension attribute, as text.
+    #[must_use]
+    pub fn extension(&self, name: &str) -> Option<&'a str> {
+        self.message.extension(name)
+    }
+
+    /// Iterates over the extension attributes, ordered by name.
+    pub fn extensions(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a, S, A, C> {
+        self.message.extensions()
+    }
+
+    /// Returns the W3C trace context that the message came with, its header `traceparent` or its attribute of that name.
+    #[must_use]
+    pub fn traceparent(&self) -> Option<&'a str> {
+        self.message.headers.get(trace::TRACEPARENT)
     }
 
     /// Returns the name of this consumer.

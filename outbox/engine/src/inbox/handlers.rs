@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
 use super::config::{HandlerOptions, UnknownType};
+use super::foreign::IGNORED;
 use super::handler::MessageHandler;
 use super::handler_context::HandlerContext;
 use super::undecodable::is_record;
@@ -247,6 +248,9 @@ impl<S: Transactional, C: Codec> Handlers<S, C> {
             }
             let reason = message.headers.get(UNDECODABLE_REASON).unwrap_or("not a message of ours");
             return Action::Reject(Failure::new("undecodable", reason));
+        }
+        if &*message.event_type == IGNORED {
+            return Action::Ignore;
         }
         let known = (message.topic.clone(), message.event_type.to_string());
         if let Some(at) = self.by_type.get(&known).copied().or(self.any) {

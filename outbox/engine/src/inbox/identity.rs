@@ -11,11 +11,12 @@ use outbox_contract::backend::{Origin, cloudevents};
 /// The header that has the id that the producer wrote, where the inbox knows the message by another one.
 pub(crate) const EVENT_ID: &str = "outbox-event-id";
 
-/// Gives a message that came in the id that it is known by from here on.
+/// Gives a message that came in its source, and the id that it is known by from here on.
 pub(crate) fn take_in(message: &mut Message, origin: Option<&Origin>) {
     // Whoever sent one could make a handler see any id.
     message.headers.remove(EVENT_ID);
     let Some(origin) = origin else { return };
+    message.received_from(&origin.source);
     let id = cloudevents::identity(&origin.source, message.id);
     if id != message.id {
         // It always fits: a valid name and 36 characters.
@@ -56,8 +57,10 @@ mod tests {
         assert!(one.id != other.id && one.id != sent.id);
         assert_eq!(one.id, taken_in(&sent, "/one").id, "a repeat is one");
         for message in [&one, &other] {
-            assert_eq!(*as_written(message), sent);
+            let written = as_written(message);
+            assert_eq!((written.id, written.headers.get("tenant")), (sent.id, Some("acme")));
         }
+        assert_eq!((as_written(&one).source(), as_written(&other).source()), ("/one", "/other"));
     }
 
     #[test]
@@ -76,6 +79,10 @@ mod tests {
         let sent = message();
         let forged = sent.clone().with_header(EVENT_ID, message().id.to_string()).unwrap();
         assert_eq!(*as_written(&taken_in(&forged, cloudevents::DEFAULT_SOURCE)), sent);
-        assert_eq!(*as_written(&taken_in(&forged, "/shop")), sent);
+        assert_eq!(as_written(&taken_in(&forged, "/shop")).id, sent.id);
+        let mut forged = sent.clone();
+        forged.headers.insert("ce-source", "/forged").unwrap();
+        assert_eq!(taken_in(&forged, cloudevents::DEFAULT_SOURCE).source(), cloudevents::DEFAULT_SOURCE);
+        assert_eq!(taken_in(&forged, "/shop").source(), "/shop");
     }
 }

@@ -121,7 +121,7 @@ impl Receiver {
     }
 
     fn item(&self, delivery: Delivery) -> Item {
-        let (tag, message) = message_of(delivery);
+        let (tag, message) = message_of(delivery, self.context.mapper.as_ref());
         Item {
             tag,
             key: message.key_id(),

@@ -9,21 +9,29 @@ use outbox_contract::backend::{Delivery, Tag, Undecodable};
 use outbox_contract::{Headers, Key, Message, Topic};
 use tokio::time::Instant;
 
+use super::foreign::{Mapper, map};
 use super::handlers::{UNDECODABLE, UNDECODABLE_REASON};
 use super::identity::{EVENT_ID, take_in};
 
 /// The header that has the place of a record on the broker.
 const PLACE: &str = "outbox-undecodable-place";
 
-/// The message of a delivery, by its identity; or one that stands for what is none.
-pub(crate) fn message_of(delivery: Delivery) -> (Tag, Message) {
+/// The message of a delivery, by its identity; or what a mapper makes of one that is none; or one that stands for it.
+pub(crate) fn message_of(delivery: Delivery, mapper: Option<&Mapper>) -> (Tag, Message) {
     let Delivery { tag, message, origin, .. } = delivery;
     let message = match message {
         Ok(mut message) => {
             take_in(&mut message, origin.as_ref());
             message
         }
-        Err(junk) => undecodable(junk, &tag.unit.topic),
+        Err(junk) => {
+            let topic = &tag.unit.topic;
+            let mapped = match mapper {
+                Some(mapper) => map(mapper, junk, topic),
+                None => Err(junk),
+            };
+            mapped.unwrap_or_else(|junk| undecodable(junk, topic))
+        }
     };
     (tag, message)
 }
@@ -82,7 +90,7 @@ pub(crate) fn refused(message: &Message, words: &str) -> Message {
 
 /// Keeps a header as far as one can be kept: without control characters, and as long as a header
 /// may be. One without a name can't.
-fn keep(message: &mut Message, name: &str, value: &str) {
+pub(crate) fn keep(message: &mut Message, name: &str, value: &str) {
     let plain = |text: &str, most: usize, instead: fn(char) -> String| {
         let mut text: String =
             text.chars().map(|c| if c.is_control() { instead(c) } else { c.to_string() }).collect();

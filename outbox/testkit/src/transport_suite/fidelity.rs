@@ -9,7 +9,7 @@ use super::TransportHarness;
 use super::receiver::{Log, Receiver, received, subscription};
 use super::sender::{SOURCE, Sender, message};
 
-/// Every field of a message, its headers and its trace context arrive unchanged.
+/// Every field of a message, its attributes, its headers and its trace context arrive unchanged.
 pub async fn what_is_published_arrives_byte_for_byte<H: TransportHarness>(harness: &H) {
     let topic = harness.topic().await;
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -19,14 +19,30 @@ pub async fn what_is_published_arrives_byte_for_byte<H: TransportHarness>(harnes
         .and_then(|message| message.with_header("tracestate", "vendor=a:b,other=c"))
         .and_then(|message| message.with_header("tenant", "Ünïcode, ключ, 鍵, \"quoted\""))
         .and_then(|message| message.with_header("empty", ""))
+        .and_then(|message| message.with_subject("заказ/1"))
+        .and_then(|message| message.with_data_schema("https://schemas.example.com/order?v=7#x"))
+        .and_then(|message| message.with_extension("tenantid", "Ünïcode, \"quoted\""))
         .expect("the headers of the suite are valid")
         .with_schema_version(7)
         .with_content_type("application/x-protobuf; charset=\"utf-8\"")
         .with_occurred_at(Timestamp::from_micros(1_234_567_890_123_456))
         .with_payload((0..=u8::MAX).collect::<Vec<u8>>());
     let without_key = Message::new(topic.clone(), "order.placed").with_payload("{}");
+    let without_key = without_key.with_subject("no key").expect("the subject of the suite is valid");
     let before_1970 = message(&topic, "old").with_occurred_at(Timestamp::from_micros(-1));
     arrive_unchanged(harness, vec![everything, without_key, before_1970]).await;
+}
+
+/// A tombstone arrives as one, and an empty payload as an empty payload.
+pub async fn a_tombstone_is_told_from_an_empty_payload<H: TransportHarness>(harness: &H) {
+    let topic = harness.topic().await;
+    let messages = vec![
+        message(&topic, "gone").with_payload("").with_content_type("application/x-protobuf"),
+        message(&topic, "gone").into_tombstone(),
+        message(&topic, "gone").with_payload("{}"),
+    ];
+    assert!(messages[1].is_tombstone() && !messages[0].is_tombstone());
+    arrive_unchanged(harness, messages).await;
 }
 
 /// An empty payload and a large one arrive.

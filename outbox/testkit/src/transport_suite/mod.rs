@@ -82,6 +82,7 @@ macro_rules! __transport_properties {
             fidelity {
                 what_is_published_arrives_byte_for_byte
                 an_empty_and_a_large_payload_arrive
+                a_tombstone_is_told_from_an_empty_payload
                 a_delivery_says_where_it_came_from
             }
             order {

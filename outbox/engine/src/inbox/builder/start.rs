@@ -75,6 +75,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         let context = Arc::new(Context {
             process,
             transport: self.transport,
+            mapper: self.mapper,
             subscription,
             limits,
             slowest,

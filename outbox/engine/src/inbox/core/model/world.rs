@@ -198,7 +198,7 @@ impl World {
         let event = match self.broker.next(member.id, most) {
             Some(Received::Deliveries(deliveries)) => {
                 let items = deliveries.into_iter().map(|delivery| {
-                    let (tag, message) = message_of(delivery);
+                    let (tag, message) = message_of(delivery, None);
                     let (key, _hold) = (message.key_id(), member.credit.take(1));
                     Item { tag, handler: Some(Self::handler(&key)), key, _hold, message: Arc::new(message) }
                 });
