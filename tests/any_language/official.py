@@ -53,7 +53,7 @@ def awkward():
 
 
 def micros(instant):
-    return round((instant - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(microseconds=1))
+    return (instant - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def text_of(value, broker, mode):

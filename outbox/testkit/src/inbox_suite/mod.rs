@@ -113,6 +113,8 @@ macro_rules! __inbox_properties {
                 a_message_of_an_unknown_type_can_be_ignored
                 what_is_no_message_is_a_dead_letter
                 a_record_that_is_no_message_is_one_dead_letter
+                the_attributes_of_an_event_reach_its_handler
+                a_record_that_is_mapped_is_handled_once
             }
             commits {
                 a_commit_whose_result_is_unknown_is_found_out

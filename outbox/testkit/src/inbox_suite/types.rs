@@ -1,14 +1,16 @@
-//! Messages without a handler, and undecodable records.
+//! Messages without a handler, undecodable records, and the attributes of events.
+
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use std::time::Duration;
 
 use outbox_contract::Bytes;
 use outbox_contract::backend::Undecodable;
-use outbox_engine::{HandlerOptions, InboxBuilder, UnknownType};
+use outbox_engine::{HandlerFailure, HandlerOptions, InboxBuilder, UnknownType};
 
 use super::InboxHarness;
 use super::harness::Faulty;
-use super::world::{World, start, well, worlds};
+use super::world::{World, start, well, well_unless, worlds};
 
 /// Builds an inbox that knows one type, which is not that of most messages.
 fn choosy<H: InboxHarness>(world: &World<H>) -> InboxBuilder<Faulty<H>> {
@@ -120,6 +122,87 @@ pub async fn a_record_that_is_no_message_is_one_dead_letter<H: InboxHarness>(har
         let dead = world.dead().await;
         assert_eq!(dead.len(), 2, "{dead:#?}");
         assert!(dead.iter().all(|dead| dead.stored.message.key == sent[0].key), "{dead:#?}");
+        world.stop(inbox).await;
+    }
+}
+
+/// The attributes of an event reach its handler, from the broker and, after failures, from the
+/// store.
+pub async fn the_attributes_of_an_event_reach_its_handler<H: InboxHarness>(harness: &H) {
+    for world in worlds(harness).await {
+        let described = world
+            .message("a")
+            .with_subject("line-1")
+            .and_then(|message| message.with_data_schema("/order/1"))
+            .and_then(|message| message.with_extension("tenantid", "acme"))
+            .expect("the attributes of the suite are valid");
+        let sent = [described, world.message("b").into_tombstone()];
+        for (message, position) in sent.iter().zip(1..) {
+            world.feed.send_from("/shop", position, message.clone());
+        }
+        let (expected, calls) = (sent.clone(), AtomicU32::new(0));
+        let inbox = world.inbox_that(move |message, _| {
+            let same = |sent: &outbox_contract::Message| {
+                let of = |message: &outbox_contract::Message| {
+                    let extensions = message.extensions().map(|(name, value)| format!("{name}={value}"));
+                    let described =
+                        [message.subject(), message.data_schema()].map(|text| text.map(str::to_owned));
+                    (described, extensions.collect::<Vec<_>>(), message.is_tombstone())
+                };
+                message.event_id() == sent.id.to_string() && of(message) == of(sent)
+            };
+            if message.source() != "/shop" || !expected.iter().any(same) {
+                return Box::pin(async { Err(HandlerFailure::rejected("suite", "another event").into()) });
+            }
+            // More than the attempts in memory.
+            well_unless(calls.fetch_add(1, Ordering::Relaxed) < 5)
+        });
+        let inbox = start(inbox).await;
+        world.done().await;
+        world.assert_once_and_in_order(&sent).await;
+        assert!(world.dead().await.is_empty(), "{:?}", world.dead().await);
+        world.stop(inbox).await;
+    }
+}
+
+/// A mapper makes messages of records that are none. Each is handled once, however often it is
+/// delivered; what the mapper leaves out is forgotten, and what it refuses is a dead letter.
+pub async fn a_record_that_is_mapped_is_handled_once<H: InboxHarness>(harness: &H) {
+    for world in worlds(harness).await {
+        let like = world.message("a");
+        let key = like.key.clone().expect("the messages of the suite have keys");
+        let record = |place: &str, payload: &'static str| {
+            Undecodable::new("no id", Bytes::from_static(payload.as_bytes()), Vec::new())
+                .with_key(key.as_str())
+                .at(place)
+        };
+        let records = [
+            record("1", "first"),
+            record("2", "leave out"),
+            record("1", "first"),
+            record("3", "refuse"),
+            record("4", "second"),
+        ];
+        for record in &records {
+            world.feed.send_junk(like.topic.clone(), record.clone());
+        }
+        let inbox = world.inbox().map_records(|record| match &record.payload()[..] {
+            b"leave out" => Ok(None),
+            b"refuse" => Err("it is refused".into()),
+            _ => Ok(Some(record.message("order.placed"))),
+        });
+        let inbox = start(inbox).await;
+        let refused = records[3].identity(&like.topic);
+        world.until("a dead letter", async || world.dead_ids().await == [refused]).await;
+        world.done().await;
+        let sent = [0, 4].map(|at| like.clone().with_id(records[at].identity(&like.topic)));
+        world.assert_once_and_in_order(&sent).await;
+        let reason = &world.dead().await[0]
+            .last_failure
+            .as_ref()
+            .map(|failure| failure.message.clone())
+            .unwrap_or_default();
+        assert!(reason.contains("it is refused") && reason.contains("no id"), "{reason}");
         world.stop(inbox).await;
     }
 }

@@ -18,6 +18,7 @@ const LIMIT: usize = 1024 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sabotage {
     CutsPayloads,
+    ForgetsTombstones,
     LeavesOutTheOrigin,
     SwapsTwoOfAKey,
     LosesOneOfEachBatch,
@@ -105,6 +106,11 @@ impl TransportLayer for Broken {
                     let stored = Arc::make_mut(stored);
                     let kept = stored.message.payload.len().saturating_sub(1);
                     stored.message.payload.truncate(kept);
+                }
+            }
+            Sabotage::ForgetsTombstones => {
+                for stored in &mut batch.messages {
+                    Arc::make_mut(stored).message.headers.remove("ce-tombstone");
                 }
             }
             Sabotage::SwapsTwoOfAKey => {

@@ -45,6 +45,8 @@ caught! {
         by fidelity::what_is_published_arrives_byte_for_byte, saying "what arrived is what was sent";
     a_large_payload_that_is_cut_is_caught: CutsPayloads,
         by fidelity::an_empty_and_a_large_payload_arrive, saying "what arrived is what was sent";
+    a_tombstone_that_arrives_as_an_empty_payload_is_caught: ForgetsTombstones,
+        by fidelity::a_tombstone_is_told_from_an_empty_payload, saying "what arrived is what was sent";
     an_origin_that_is_left_out_is_caught: LeavesOutTheOrigin,
         by fidelity::a_delivery_says_where_it_came_from, saying "says where it came from";
     two_swapped_messages_of_a_key_are_caught: SwapsTwoOfAKey,
