@@ -107,7 +107,8 @@ fn the_defaults_of_a_relay_are_those_of_the_book() {
     let config = RelayConfig::default();
     let page = page("configuration.md");
     assert_eq!(told(&page, "label"), config.label.as_str().into());
-    assert_eq!(told(&page, "source"), config.source.as_str().into());
+    assert_eq!(told(&page, "source"), "none".into());
+    assert_eq!(config.source, None);
     assert_told!(
         page,
         config,

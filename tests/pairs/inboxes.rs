@@ -178,7 +178,7 @@ async fn publish(transport: &dyn Transport, messages: &[Message]) {
             let batch = PublishBatch::new(
                 Route::default(),
                 RelayId::new(),
-                outbox_contract::backend::cloudevents::DEFAULT_SOURCE.into(),
+                "/tests".into(),
                 stored.clone(),
                 PATIENCE,
             );

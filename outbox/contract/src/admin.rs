@@ -12,6 +12,7 @@ pub use crate::edit::Edit;
 use crate::error::StoreError;
 use crate::failure::Failure;
 use crate::id::MessageId;
+pub use crate::id::OutboxId;
 use crate::message::Message;
 use crate::name::{Key, KeyId, Route, Topic};
 
@@ -227,8 +228,9 @@ impl Past {
 /// Stores implement [`failing_keys`](Self::failing_keys), [`browse`](Self::browse),
 /// [`steer`](Self::steer), [`append_again`](Self::append_again),
 /// [`requeue_edited`](Self::requeue_edited), [`purge`](Self::purge),
-/// [`set_paused`](Self::set_paused) and [`cancel_scheduled`](Self::cancel_scheduled). The other
-/// methods call these, under the names that operators use.
+/// [`set_paused`](Self::set_paused), [`cancel_scheduled`](Self::cancel_scheduled),
+/// [`identity`](Self::identity) and [`renew_identity`](Self::renew_identity). The other methods call
+/// these, under the names that operators use.
 #[async_trait]
 pub trait Admin: Send + Sync + 'static {
     /// Lists failing and held keys, the longest failing first.
@@ -269,6 +271,19 @@ pub trait Admin: Send + Sync + 'static {
 
     /// Removes scheduled messages before they are due. Returns the number removed.
     async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError>;
+
+    /// Returns the identity of this outbox. [`Store::migrate`](crate::Store::migrate) makes it. Where
+    /// it is missing, because a migration tool created the tables or a test emptied them, the first
+    /// call makes it; of several at once, all return the same.
+    async fn identity(&self) -> Result<OutboxId, StoreError>;
+
+    /// Gives the outbox a new identity, and returns it.
+    ///
+    /// Call it on a database that was restored from a backup or copied from another one, **before**
+    /// relays start on it: positions begin again there, and consumers would take new messages for
+    /// repeats of those that they had under the same `source` and `sequence`. Relays read the
+    /// identity when they start.
+    async fn renew_identity(&self) -> Result<OutboxId, StoreError>;
 
     /// Lists messages parked behind failing keys, key by key, in the order of their delivery.
     async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {

@@ -83,6 +83,45 @@ impl RelayId {
     }
 }
 
+/// Identity of an outbox: made with its tables, and unlike that of any other.
+///
+/// It is the CloudEvents `source` of what its relays publish, unless they are configured with
+/// another one. A copy of a database has the same identity until it is
+/// [renewed](crate::Admin::renew_identity).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct OutboxId(Uuid);
+
+impl OutboxId {
+    /// Creates a fresh identity. For authors of stores.
+    #[must_use]
+    #[expect(
+        clippy::new_without_default,
+        reason = "an identity has no default: every call makes another one"
+    )]
+    pub fn new() -> Self {
+        Self(Uuid::now_v7())
+    }
+
+    /// Takes an existing identity.
+    #[must_use]
+    pub const fn from_uuid(uuid: Uuid) -> Self {
+        Self(uuid)
+    }
+
+    /// Returns the identity as a UUID.
+    #[must_use]
+    pub const fn as_uuid(self) -> Uuid {
+        self.0
+    }
+
+    /// Returns the identity as a CloudEvents `source`: `urn:uuid:` and the UUID.
+    #[must_use]
+    pub fn source(self) -> String {
+        format!("urn:uuid:{}", self.0)
+    }
+}
+
 macro_rules! uuid_text {
     ($name:ident) => {
         impl fmt::Display for $name {
@@ -109,6 +148,7 @@ macro_rules! uuid_text {
 
 uuid_text!(MessageId);
 uuid_text!(RelayId);
+uuid_text!(OutboxId);
 
 /// Position of a message in its store. Positions start at 1; 0 precedes all of them.
 ///

@@ -9,7 +9,6 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::backend::cloudevents::DEFAULT_SOURCE;
 use outbox_contract::backend::{
     Deliveries, Outcome, Outcomes, Position, PublishBatch, Received, RelayId, Stored, Subscription,
 };
@@ -19,6 +18,9 @@ use tokio::task::JoinHandle;
 
 pub use expectation::Expect;
 use expectation::{Expected, compare};
+
+/// Source of events that came without one.
+const NO_SOURCE: &str = "";
 
 /// Watches the messages of a transport while a service acts, and compares them with the expected
 /// ones.
@@ -295,7 +297,7 @@ async fn watch_all(deliveries: Box<dyn Deliveries>, seen: Arc<Seen>) {
                 for delivery in received {
                     tags.push(delivery.tag);
                     let (source, position) = delivery.origin.map_or_else(
-                        || (Arc::from(DEFAULT_SOURCE), Position::START),
+                        || (Arc::from(NO_SOURCE), Position::START),
                         |origin| (origin.source, Position(origin.sequence)),
                     );
                     // An undecodable record is another program's, and no expectation is about it.

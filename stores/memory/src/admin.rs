@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use outbox_contract::admin::{Edit, FailingKey, Filter};
+use outbox_contract::admin::{Edit, FailingKey, Filter, OutboxId};
 use outbox_contract::backend::{Archive, KeyOperation, Listed, Steered, View};
 use outbox_contract::{Admin, KeyId, MessageId, Route, StoreError, StoreErrorKind, Topic, async_trait};
 
@@ -84,6 +84,16 @@ impl Admin for MemoryStore {
 
     async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
         Ok(self.shared.state().tables.cancel_scheduled(ids))
+    }
+
+    async fn identity(&self) -> Result<OutboxId, StoreError> {
+        Ok(self.shared.state().identity)
+    }
+
+    async fn renew_identity(&self) -> Result<OutboxId, StoreError> {
+        let identity = OutboxId::new();
+        self.shared.state().identity = identity;
+        Ok(identity)
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::Timestamp;
+use outbox_contract::admin::OutboxId;
 use outbox_contract::backend::{Clock, Ordering};
 
 use crate::clock::RuntimeClock;
@@ -25,6 +26,7 @@ pub struct MemoryStoreBuilder {
     pub(crate) history_kept: Option<Duration>,
     pub(crate) handled_ids_kept: Duration,
     pub(crate) clock: Option<Arc<dyn Clock>>,
+    pub(crate) identity: Option<OutboxId>,
 }
 
 impl MemoryStoreBuilder {
@@ -65,6 +67,12 @@ impl MemoryStoreBuilder {
         self
     }
 
+    /// Identity of the outbox. Default: a fresh one. For tests that compare two runs.
+    pub fn identity(mut self, identity: OutboxId) -> Self {
+        self.identity = Some(identity);
+        self
+    }
+
     /// Starts the default clock at a given instant, so that two runs under paused time see the same instants.
     pub fn starting_at(self, start: Timestamp) -> Self {
         self.clock(Arc::new(RuntimeClock::starting_at(start)))
@@ -84,6 +92,7 @@ impl Default for MemoryStoreBuilder {
             history_kept: None,
             handled_ids_kept: Self::HANDLED_IDS_KEPT,
             clock: None,
+            identity: None,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use outbox_contract::admin::OutboxId;
 use outbox_contract::backend::{
     Backlog, BucketSet, Clock, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease,
     LeaseRequest, Leased, LowWater, Maintained, OpenWriters, Ordering, RelayId, RowId, Stored, StripeMark,
@@ -36,6 +37,7 @@ pub(crate) struct Shared {
 pub(crate) struct State {
     pub(crate) tables: Tables,
     pub(crate) locks: Locks,
+    pub(crate) identity: OutboxId,
     last_tx: TxId,
 }
 
@@ -72,7 +74,8 @@ impl MemoryStore {
     pub(crate) fn with(builder: MemoryStoreBuilder) -> Self {
         let clock = builder.clock.unwrap_or_else(|| Arc::new(RuntimeClock::starting_at(Timestamp::now())));
         let tables = Tables::new(builder.ordering, builder.history_kept, builder.handled_ids_kept);
-        let state = Mutex::new(State { tables, locks: Locks::default(), last_tx: 0 });
+        let identity = builder.identity.unwrap_or_else(OutboxId::new);
+        let state = Mutex::new(State { tables, locks: Locks::default(), identity, last_tx: 0 });
         Self {
             shared: Arc::new(Shared {
                 ordering: builder.ordering,

@@ -4,7 +4,7 @@
 
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
-use outbox_contract::admin::{Edit, FailingKey, Filter};
+use outbox_contract::admin::{Edit, FailingKey, Filter, OutboxId};
 use outbox_contract::backend::rules::failing_key;
 use outbox_contract::backend::{Archive, KeyOperation, Listed, Requeue, Steered, View};
 use outbox_contract::{Admin, KeyId, MessageId, Route, StoreError, StoreErrorKind, Topic, async_trait};
@@ -14,6 +14,7 @@ use crate::browse::{self, by_death, by_delivery, matching};
 use crate::database::Database;
 use crate::error::{Failed, is_refusal};
 use crate::fence::Fence;
+use crate::identity;
 use crate::keys::KeyIn;
 use crate::row;
 use crate::store::MongoDbStore;
@@ -269,5 +270,13 @@ impl Admin for MongoDbStore {
         let ids: Vec<Bson> = ids.iter().flat_map(|id| row::ids(*id)).collect();
         let done = self.database().scheduled().delete_many(doc! { "id": { "$in": ids } }).await;
         done.map(|done| done.deleted_count).map_err(|error| Failed::from(error).in_step("cancel_scheduled"))
+    }
+
+    async fn identity(&self) -> Result<OutboxId, StoreError> {
+        identity::read(self.database()).await.map_err(|failed| failed.in_step("identity"))
+    }
+
+    async fn renew_identity(&self) -> Result<OutboxId, StoreError> {
+        identity::renew(self.database()).await.map_err(|failed| failed.in_step("renew_identity"))
     }
 }

@@ -114,6 +114,10 @@ impl Database {
         self.inner.collection(ROLE)
     }
 
+    pub(crate) fn identity(&self) -> Collection<Document> {
+        self.inner.collection(IDENTITY)
+    }
+
     pub(crate) fn schema(&self) -> Collection<Document> {
         self.inner.collection(SCHEMA)
     }
@@ -174,6 +178,7 @@ pub(crate) const SCHEDULED: &str = "outbox_scheduled";
 pub(crate) const IS_HANDLED: &str = "outbox_handled";
 pub(crate) const ROLE: &str = "outbox_role";
 pub(crate) const SCHEMA: &str = "outbox_schema";
+pub(crate) const IDENTITY: &str = "outbox_identity";
 
 /// An instant of the server's as the collections have it: microseconds.
 pub(crate) fn instant(row: &Document, field: &str) -> i64 {

@@ -10,7 +10,8 @@ use mongodb::options::{IndexOptions, WriteConcern};
 use outbox_contract::{Route, StoreError, StoreErrorKind};
 
 use crate::database::{
-    DEAD, Database, HISTORY, IS_HANDLED, KEY, MESSAGE, PARKED, ROLE, ROUTE, SCHEDULED, SCHEMA, STRIPE,
+    DEAD, Database, HISTORY, IDENTITY, IS_HANDLED, KEY, MESSAGE, PARKED, ROLE, ROUTE, SCHEDULED, SCHEMA,
+    STRIPE,
 };
 use crate::error::{
     ALTERED, Failed, INDEX_KEY_CONFLICT, INDEX_OPTIONS_CONFLICT, NAMESPACE_EXISTS, NO_TRANSACTIONS,
@@ -26,8 +27,8 @@ const NEEDED: i32 = 1;
 const OLDEST_WIRE_VERSION: i32 = 17;
 
 /// Every collection: a transaction must not be the first to write to one.
-const COLLECTIONS: [&str; 11] =
-    [MESSAGE, STRIPE, ROUTE, KEY, PARKED, DEAD, HISTORY, SCHEDULED, IS_HANDLED, ROLE, SCHEMA];
+const COLLECTIONS: [&str; 12] =
+    [MESSAGE, STRIPE, ROUTE, KEY, PARKED, DEAD, HISTORY, SCHEDULED, IS_HANDLED, ROLE, IDENTITY, SCHEMA];
 
 /// An index: its collection, its name, its fields in order, and whether the server removes documents by it.
 struct Index {

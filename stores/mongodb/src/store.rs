@@ -14,7 +14,7 @@ use outbox_contract::backend::{
     StripeMarks, Transitioned, Unserved, Wakeup, WakeupSignal,
 };
 use outbox_contract::{
-    AppendError, Consumer, Message, MessageId, Outgoing, Route, Store, StoreError, StoreErrorKind,
+    Admin, AppendError, Consumer, Message, MessageId, Outgoing, Route, Store, StoreError, StoreErrorKind,
     Transactional, async_trait,
 };
 
@@ -203,7 +203,8 @@ impl Store for MongoDbStore {
 
     async fn migrate(&self) -> Result<(), StoreError> {
         self.forget_routes();
-        migrate::migrate(self.database()).await
+        migrate::migrate(self.database()).await?;
+        self.identity().await.map(drop)
     }
 
     async fn check(&self) -> Result<(), StoreError> {

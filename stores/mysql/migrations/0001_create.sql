@@ -263,6 +263,12 @@ create table if not exists outbox_pause (
     primary key (route, topic)
 ) engine = InnoDB;
 
+-- Identity of the outbox: the source of its messages. One row.
+create table if not exists outbox_identity (
+    one tinyint not null primary key check (one = 1),
+    id  binary(16) not null
+) engine = InnoDB;
+
 -- What consumers have handled, and which call noted it.
 create table if not exists outbox_handled (
     consumer    varbinary(255) not null,

@@ -2,7 +2,7 @@
 //!
 //! Each that changes something is one transaction; those on a key lock the key's row first and make the key's next version.
 
-use outbox_contract::admin::{Edit, FailingKey, Filter};
+use outbox_contract::admin::{Edit, FailingKey, Filter, OutboxId};
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, StripeId, View};
 use outbox_contract::{
@@ -17,6 +17,7 @@ use crate::browse::{
 };
 use crate::due::failure;
 use crate::fetch::number;
+use crate::identity;
 use crate::key::{KeyIn, MAX_DISCARDED, STATE, message_id, read_state, take_versions};
 use crate::lease::now;
 use crate::line::in_transaction;
@@ -214,6 +215,17 @@ impl Admin for MySqlStore {
     async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
         let query = sqlx::query(sql::CANCEL_SCHEDULED).bind(sql::ids(ids.iter().copied()));
         self.change("cancel_scheduled", query).await
+    }
+
+    async fn identity(&self) -> Result<OutboxId, StoreError> {
+        self.on("identity", &self.lines().operating, identity::read).await
+    }
+
+    async fn renew_identity(&self) -> Result<OutboxId, StoreError> {
+        let identity = OutboxId::new();
+        let renew = sqlx::query(sql::IDENTITY_RENEW).bind(identity::bytes(&identity));
+        self.change("renew_identity", renew).await?;
+        Ok(identity)
     }
 }
 

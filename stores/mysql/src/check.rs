@@ -25,6 +25,7 @@ const INDEXES: &[(&str, &str, &str)] = &[
     ("outbox_lease", "PRIMARY", "route,bucket"),
     ("outbox_relay", "PRIMARY", "route,relay"),
     ("outbox_role", "PRIMARY", "role"),
+    ("outbox_identity", "PRIMARY", "one"),
     ("outbox_handled", "PRIMARY", "consumer,id"),
     ("outbox_handled", "outbox_handled_at", "handled_at"),
 ];

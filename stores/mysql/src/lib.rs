@@ -14,6 +14,7 @@ mod due;
 mod error;
 mod fetch;
 mod history;
+mod identity;
 mod key;
 mod lease;
 mod line;

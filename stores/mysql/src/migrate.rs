@@ -16,9 +16,9 @@ pub(crate) const MIGRATIONS: Migrations =
 const OPERATION: &str = "migrate";
 
 /// Number of attempts of a migration while others do the same: on nodes of a cluster, which don't wait for each other, one of two is refused.
-const MAX_CONFLICTS: u32 = 10;
+pub(crate) const MAX_CONFLICTS: u32 = 10;
 /// Error of that one.
-const DEADLOCK: u16 = 1213;
+pub(crate) const DEADLOCK: u16 = 1213;
 
 /// Brings the tables to this version. The server can't change tables in a transaction: what a migration has done when it is cut short is done, and
 /// the next one goes on from there. Of several programs at once, each does what is not done yet.

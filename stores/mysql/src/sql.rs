@@ -29,6 +29,9 @@ outbox_store_sql::statements! {
     ELECT = "elect";
     ELECT_FIRST = "elect_first";
     FENCE = "fence";
+    IDENTITY = "identity";
+    IDENTITY_FIRST = "identity_first";
+    IDENTITY_RENEW = "identity_renew";
     FENCE_PARKED = "fence_parked";
     HELD = "held";
     KEY_PUT = "key_put";

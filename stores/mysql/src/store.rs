@@ -21,7 +21,7 @@ use crate::lines::Lines;
 use crate::migrate::{self, MIGRATIONS};
 use crate::stripes::{self, KnownRoutes};
 use crate::transactions::ROLL_BACK_AND_RESTORE;
-use crate::{below, check, due, fetch, history, lease, maintain, settle, transition, unserved};
+use crate::{below, check, due, fetch, history, identity, lease, maintain, settle, transition, unserved};
 
 /// Interval at which partitions of the history are looked after.
 const TURNS: Duration = Duration::from_secs(60);
@@ -267,7 +267,9 @@ impl Store for MySqlStore {
     /// On a connection of its own, as the pool opens them.
     async fn migrate(&self) -> Result<(), StoreError> {
         let mut connection = self.inner.way.open().await.map_err(|error| store_error("migrate", error))?;
-        migrate::migrate(&mut connection).await
+        migrate::migrate(&mut connection).await?;
+        let made = identity::read(&mut connection).await;
+        made.map(drop).map_err(|error| store_error("migrate", error))
     }
 
     async fn check(&self) -> Result<(), StoreError> {

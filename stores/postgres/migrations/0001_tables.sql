@@ -218,6 +218,12 @@ create table outbox_role (
     lasts      bigint not null
 ) with (fillfactor = 50);
 
+-- Identity of the outbox: the source of its messages. One row.
+create table outbox_identity (
+    one boolean not null default true constraint outbox_identity_pkey primary key check (one),
+    id  uuid not null
+);
+
 -- Pauses of operators. An empty topic means the whole route.
 create table outbox_pause (
     route text not null,

@@ -4,18 +4,19 @@
 //! key are functions in the database, which lock the key's row before they look, and make the key's
 //! next version.
 
-use outbox_contract::admin::{Edit, FailingKey, Filter, MAX_BYTES_PER_CALL};
+use outbox_contract::admin::{Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, OutboxId};
 use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, View, requeued};
 use outbox_contract::{
     Admin, Failure, KeyId, MessageId, Route, StoreError, StoreErrorKind, Timestamp, Topic, async_trait,
 };
-use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::query::Query;
 use sqlx::{Postgres, Row, SqlStr};
 use uuid::Uuid;
 
 use crate::error::store_error;
 use crate::fetch::number;
+use crate::identity;
 use crate::row::raw;
 use crate::store::PostgresStore;
 
@@ -249,6 +250,17 @@ impl Admin for PostgresStore {
     async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
         self.change("cancel_scheduled", self.sql().query(&self.sql().cancel_scheduled).bind(ids)).await
+    }
+
+    async fn identity(&self) -> Result<OutboxId, StoreError> {
+        let read = async |connection: &mut PgConnection| identity::read(connection, self.sql()).await;
+        self.on("identity", &self.lines().operating, read).await
+    }
+
+    async fn renew_identity(&self) -> Result<OutboxId, StoreError> {
+        let (identity, sql) = (OutboxId::new(), self.sql());
+        self.change("renew_identity", sql.query(&sql.identity_renew).bind(identity.as_uuid())).await?;
+        Ok(identity)
     }
 }
 

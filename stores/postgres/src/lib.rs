@@ -10,6 +10,7 @@ mod deduplicate;
 mod due;
 mod error;
 mod fetch;
+mod identity;
 mod lease;
 mod line;
 mod lines;

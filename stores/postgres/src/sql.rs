@@ -62,6 +62,9 @@ statements! {
     fetch
     give_back
     hold
+    identity
+    identity_first
+    identity_renew
     lease
     lease_routes
     maintain

@@ -27,7 +27,9 @@ use crate::sql::Statements;
 use crate::transactions::commit_and_begin;
 use crate::unserved::Beginning;
 use crate::weed::Weeds;
-use crate::{check, due, fetch, lease, maintain, pooler, settle, transition, unserved, wakeups, writers};
+use crate::{
+    check, due, fetch, identity, lease, maintain, pooler, settle, transition, unserved, wakeups, writers,
+};
 
 /// Interval of the maintenance of the history's partitions.
 const TURNS: Duration = Duration::from_secs(60);
@@ -348,7 +350,9 @@ impl Store for PostgresStore {
     async fn migrate(&self) -> Result<(), StoreError> {
         let connected = self.inner.door.open().await;
         let mut connection = connected.map_err(|error| store_error("migrate", error))?;
-        migrate::migrate(&mut connection, self.options()).await
+        migrate::migrate(&mut connection, self.options()).await?;
+        let made = identity::read(&mut connection, self.sql()).await;
+        made.map(drop).map_err(|error| store_error("migrate", error))
     }
 
     async fn check(&self) -> Result<(), StoreError> {

@@ -19,6 +19,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("outbox_relay", "select,insert,update,delete"),
     ("outbox_role", "select,insert,update"),
     ("outbox_pause", "select"),
+    ("outbox_identity", "select,insert"),
     ("outbox_handled", "select,delete"),
     ("outbox_history", "select,insert"),
     ("outbox_message_position", "select"),

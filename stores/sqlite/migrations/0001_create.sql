@@ -276,6 +276,12 @@ create table outbox_pause (
     primary key (route, topic)
 ) without rowid;
 
+-- Identity of the outbox: the source of its messages. One row.
+create table outbox_identity (
+    one integer primary key check (one = 1),
+    id  blob not null check (typeof(id) = 'blob' and length(id) = 16)
+);
+
 -- Messages that consumers have handled. Numbers grow with time: expired rows are at the front.
 create table outbox_handled (
     number      integer primary key,

@@ -3,7 +3,7 @@
 //! Each operation that changes something is one transaction that has the write lock from its start;
 //! those on a key make the key's next version.
 
-use outbox_contract::admin::{Edit, FailingKey, Filter, MAX_BYTES_PER_CALL};
+use outbox_contract::admin::{Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, OutboxId};
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, View};
 use outbox_contract::{
@@ -16,6 +16,7 @@ use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteRow, SqliteTransaction};
 
 use crate::deduplicate::id_list;
 use crate::error::store_error;
+use crate::identity;
 use crate::lease::now;
 use crate::requeue::{self, chosen};
 use crate::row::raw;
@@ -225,6 +226,17 @@ impl Admin for SqliteStore {
     async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
         let query = sqlx::query(sql::CANCEL_SCHEDULED).bind(id_list(ids.iter().copied()));
         self.change("cancel_scheduled", query).await
+    }
+
+    async fn identity(&self) -> Result<OutboxId, StoreError> {
+        identity::read(self.pools()).await.map_err(|error| store_error("identity", error))
+    }
+
+    async fn renew_identity(&self) -> Result<OutboxId, StoreError> {
+        let identity = OutboxId::new();
+        let renew = sqlx::query(sql::IDENTITY_RENEW).bind(identity::bytes(&identity));
+        self.change("renew_identity", renew).await?;
+        Ok(identity)
     }
 }
 

@@ -9,6 +9,7 @@ mod deduplicate;
 mod due;
 mod error;
 mod fetch;
+mod identity;
 mod lease;
 mod maintain;
 mod migrate;

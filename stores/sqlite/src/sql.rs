@@ -28,6 +28,9 @@ outbox_store_sql::statements! {
     EDIT_CHOOSE = "edit_choose";
     ELECT = "elect";
     FENCE = "fence";
+    IDENTITY = "identity";
+    IDENTITY_FIRST = "identity_first";
+    IDENTITY_RENEW = "identity_renew";
     FETCH = "fetch";
     KEY_NEXT_VERSION = "key_next_version";
     KEY_PUT = "key_put";

@@ -9,7 +9,7 @@ use outbox_contract::backend::{
     Backlog, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease, LeaseRequest, Leased,
     LowWater, Maintained, RelayId, RowId, Transitioned, Unserved, WakeupSignal,
 };
-use outbox_contract::{Route, Store, StoreError, StoreErrorKind, async_trait};
+use outbox_contract::{Admin, Route, Store, StoreError, StoreErrorKind, async_trait};
 use outbox_store_sql::Migration;
 use sqlx::sqlite::SqlitePool;
 
@@ -192,7 +192,8 @@ impl Store for SqliteStore {
     }
 
     async fn migrate(&self) -> Result<(), StoreError> {
-        migrate::migrate(&self.pools().deciding).await
+        migrate::migrate(&self.pools().deciding).await?;
+        self.identity().await.map(drop)
     }
 
     async fn check(&self) -> Result<(), StoreError> {

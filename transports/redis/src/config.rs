@@ -215,7 +215,7 @@ impl RedisTransportBuilder {
     /// For how long a stream remembers the newest owner of a bucket without hearing of it. Default an hour: much longer than a relay can
     /// be late. When the outbox's database is restored from a backup, owners' numbers may begin below those that were seen: then
     /// publishing is unavailable for this long, bucket by bucket, or until the keys `PREFIX:{TOPIC:UNIT}:epochs:*` are deleted. Outboxes that
-    /// share a source hold each other up for good; those with the default one are not told apart, so nothing of theirs is refused.
+    /// are configured with one source hold each other up for good; by default each has its own.
     pub fn keep_epochs(mut self, keep: Duration) -> Self {
         self.config.keep_epochs = keep;
         self

@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use outbox_contract::backend::flow::Window;
-use outbox_contract::backend::{
-    Bucket, Deliveries, Outcomes, PublishBatch, Subscription, Transport, Unit, cloudevents,
-};
+use outbox_contract::backend::{Bucket, Deliveries, Outcomes, PublishBatch, Subscription, Transport, Unit};
 use outbox_contract::{Consumer, Message, Rejection, Topic, TransportError, TransportErrorKind};
 use redis::{Client, IntoConnectionInfo, Pipeline, ProtocolVersion, TlsCertificates};
 
@@ -220,9 +218,7 @@ impl SharedTransport {
         let buckets = append.buckets();
         call.arg(keep).arg(buckets.len());
         for bucket in &buckets {
-            // Whoever chose no source shares it with others, whose epochs say nothing of its own.
-            let epoch = batch.epochs.get(bucket).filter(|_| &*batch.source != cloudevents::DEFAULT_SOURCE);
-            let epoch = epoch.map(|epoch| epoch.0.to_string()).unwrap_or_default();
+            let epoch = batch.epochs.get(bucket).map(|epoch| epoch.0.to_string()).unwrap_or_default();
             call.arg(bucket.0).arg(epoch);
         }
         // The strings of a message, one behind the other, and where each ends: their number goes in front of them.

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `specversion` | `1.0` |
 //! | `id` | the message's id |
-//! | `source` | the relay's configured source |
+//! | `source` | the identity of the outbox, or the relay's configured source |
 //! | `type` | the event type |
 //! | `time` | when it occurred |
 //! | `sequence` | the position in the outbox (extension "Sequence") |
@@ -58,9 +58,6 @@ pub const HTTP: Binding = Binding { prefix: "ce-", is_addressed: false };
 
 /// Header that carries the content type, for protocols without their own property.
 pub const CONTENT_TYPE: &str = "content-type";
-
-/// The `source` of a relay without a configured one. Consumers can't distinguish outboxes by it.
-pub const DEFAULT_SOURCE: &str = "/outbox";
 
 /// Maximum number of attributes that a message has as fields.
 pub const MAX_ATTRIBUTES: usize = 9;
@@ -194,14 +191,13 @@ fn printed<'t>(text: &'t mut String, value: fmt::Arguments<'_>) -> &'t str {
     text
 }
 
-/// Returns the id of an event among those of all sources, computed from its source and id. An event
-/// of the [`DEFAULT_SOURCE`], which distinguishes nothing, keeps its id.
+/// Returns the id of an event among those of all sources, computed from its source and id.
 ///
 /// An inbox records this id as handled, because two producers may use the same ids and both may
 /// number their events.
 #[must_use]
 pub fn identity(source: &str, id: MessageId) -> MessageId {
-    if source == DEFAULT_SOURCE { id } else { foreign_id(source, &id.to_string()) }
+    foreign_id(source, &id.to_string())
 }
 
 /// UUID of another producer's event: the same for the same source and id.

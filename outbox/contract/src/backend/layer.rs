@@ -18,7 +18,7 @@ use crate::backend::{
 };
 use crate::error::{AppendError, StoreError, TransportError};
 use crate::failure::Rejection;
-use crate::id::MessageId;
+use crate::id::{MessageId, OutboxId};
 use crate::message::{Message, Outgoing};
 use crate::name::{Consumer, KeyId, Route, Topic};
 use crate::{Store, Transactional, Transport};
@@ -346,6 +346,8 @@ calls! {
         Purge purge(filter: &Filter) -> u64;
         SetPaused set_paused(route: &Route, topic: Option<&Topic>, paused: bool) -> ();
         CancelScheduled cancel_scheduled(ids: &[MessageId]) -> u64;
+        Identity identity() -> OutboxId;
+        RenewIdentity renew_identity() -> OutboxId;
     }
     transactional {
         Begin begin() -> Result<TxOf<'static, Self>, StoreError>;

@@ -27,9 +27,9 @@ pub struct PublishBatch {
     /// fence at the broker. There, an epoch below one already seen belongs to a relay that lost the
     /// bucket. A bucket that is missing here can't be fenced.
     pub epochs: BTreeMap<Bucket, Epoch>,
-    /// The CloudEvents `source` attribute: a URI reference that names the service. Together with
-    /// the position as `sequence`, it lets a consumer without an inbox drop duplicates of a key.
-    /// Change it after a restore of the outbox.
+    /// The CloudEvents `source` attribute: a URI reference that names the outbox, by default of its
+    /// identity. Together with the position as `sequence`, it lets a consumer without an inbox drop
+    /// duplicates of a key.
     pub source: Arc<str>,
     /// The messages, in the order in which they must appear, key by key.
     pub messages: Vec<Arc<Stored>>,

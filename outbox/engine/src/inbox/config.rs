@@ -311,6 +311,8 @@ impl InboxConfig {
         let fetch = self.concurrency.saturating_mul(self.batch).saturating_mul(4).clamp(100, 1_000);
         RelayConfig {
             label: self.label.clone(),
+            // Handlers see the source that a message came with.
+            source: Some("/inbox".to_owned()),
             lease: self.lease.unwrap_or(least),
             heartbeat: HEARTBEAT,
             publish_timeout: self.handling(slowest),

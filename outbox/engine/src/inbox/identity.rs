@@ -64,25 +64,21 @@ mod tests {
     }
 
     #[test]
-    fn what_no_source_tells_apart_keeps_its_id() {
+    fn an_event_that_has_no_number_keeps_its_id() {
         let sent = message();
-        let plain = taken_in(&sent, cloudevents::DEFAULT_SOURCE);
-        assert_eq!(plain, sent);
-        assert!(matches!(as_written(&plain), Cow::Borrowed(_)));
         let mut foreign = sent.clone();
         take_in(&mut foreign, None);
         assert_eq!(foreign, sent, "its id is of both already");
+        assert!(matches!(as_written(&foreign), Cow::Borrowed(_)));
     }
 
     #[test]
     fn nobody_sends_the_id_that_a_handler_sees() {
         let sent = message();
         let forged = sent.clone().with_header(EVENT_ID, message().id.to_string()).unwrap();
-        assert_eq!(*as_written(&taken_in(&forged, cloudevents::DEFAULT_SOURCE)), sent);
-        assert_eq!(as_written(&taken_in(&forged, "/shop")).id, sent.id);
+        assert_eq!(*as_written(&taken_in(&forged, "/shop")), sent);
         let mut forged = sent.clone();
         forged.headers.insert("ce-source", "/forged").unwrap();
-        assert_eq!(taken_in(&forged, cloudevents::DEFAULT_SOURCE).source(), cloudevents::DEFAULT_SOURCE);
         assert_eq!(taken_in(&forged, "/shop").source(), "/shop");
     }
 }

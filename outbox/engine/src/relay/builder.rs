@@ -10,7 +10,7 @@ use outbox_contract::{RetryPolicy, Route, Store, StoreError, Topic, Transport, T
 use ractor::{Actor, ActorRef};
 
 use super::config::RelayConfig;
-use super::context::{Context, checked_in_time};
+use super::context::{Context, answered_in_time};
 use super::handle::RelayHandle;
 use super::maintenance::Maintenance;
 use super::policies::Policies;
@@ -118,7 +118,7 @@ impl RelayBuilder {
 
     /// `source` attribute of CloudEvents. See [`RelayConfig::source`].
     pub fn source(mut self, source: impl Into<String>) -> Self {
-        self.config.source = source.into();
+        self.config.source = Some(source.into());
         self
     }
 
@@ -224,7 +224,9 @@ impl RelayBuilder {
         let (routes, policies) = self.checked()?;
         warn_of_abort();
         describe_metrics();
-        checked_in_time(self.config.store_timeout, &*self.store).await.map_err(StartError::Store)?;
+        answered_in_time(self.config.store_timeout, "check", self.store.check())
+            .await
+            .map_err(StartError::Store)?;
         for (route, transport) in &routes {
             if let Err(error) = transport.check().await {
                 if !error.is_retryable() {
@@ -233,6 +235,7 @@ impl RelayBuilder {
                 tracing::warn!(%route, %error, "transport unreachable; starting anyway, will keep retrying");
             }
         }
+        let source: Arc<str> = self.source_in_force().await.map_err(StartError::Store)?.into();
         let relay = self.id.unwrap_or_else(RelayId::new);
         let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
         let policies = Arc::new(policies);
@@ -245,6 +248,7 @@ impl RelayBuilder {
                 transport,
                 route,
                 relay,
+                Arc::clone(&source),
                 Arc::clone(&self.clock),
                 seed.wrapping_add(number << 32),
                 self.config.clone(),
@@ -267,14 +271,22 @@ impl RelayBuilder {
         Ok(RelayHandle::new(relay, supervisors, maintenance.get_cell()))
     }
 
-    /// Gives it the name of a service, as far as it has none of its own.
-    pub(crate) fn named(mut self, service: &str) -> Self {
-        let default = RelayConfig::default();
-        if self.config.label == default.label {
-            service.clone_into(&mut self.config.label);
+    /// Returns the `source` of what it publishes: the configured one, or else the identity of the
+    /// outbox.
+    async fn source_in_force(&self) -> Result<String, StoreError> {
+        match &self.config.source {
+            Some(source) => Ok(source.clone()),
+            None => {
+                let identity = self.store.identity();
+                Ok(answered_in_time(self.config.store_timeout, "identity", identity).await?.source())
+            }
         }
-        if self.config.source == default.source {
-            self.config.source = format!("/{service}");
+    }
+
+    /// Labels it with the name of a service, unless it has a label of its own.
+    pub(crate) fn named(mut self, service: &str) -> Self {
+        if self.config.label == RelayConfig::default().label {
+            service.clone_into(&mut self.config.label);
         }
         self
     }

@@ -35,17 +35,18 @@ pub(crate) fn problem_of_count(name: &str, value: usize, most: usize) -> Option<
 pub struct RelayConfig {
     /// Name of this relay in logs and in the database. It has no effect. Default `relay`.
     pub label: String,
-    /// `source` attribute of CloudEvents: a URI reference that names this service. Default
-    /// `/outbox`.
+    /// `source` attribute of CloudEvents: a URI reference that names this outbox. Default: its
+    /// [identity](outbox_contract::Admin::identity), as `urn:uuid:…`, which no other outbox has.
     ///
-    /// Give each outbox its own, because others tell outboxes apart by it:
+    /// Others tell outboxes apart by it:
     ///
-    /// - Consumers compare positions only within a source. Change it after a restore of the
-    ///   database, as positions are reused then.
-    /// - Redis refuses what a late relay sends, by the owners of the buckets of a source. Under the
-    ///   default source, it refuses nothing of that kind. Two outboxes that share another source
-    ///   block each other there (`fenced`).
-    pub source: String,
+    /// - Inboxes know a message by source and id together.
+    /// - Consumers compare positions only within a source. Positions are reused after a restore of
+    ///   the database: [renew](outbox_contract::Admin::renew_identity) the identity then, or change
+    ///   the source.
+    /// - Redis refuses what a late relay sends, by the owners of the buckets of a source. Two
+    ///   outboxes that are configured with one source block each other there (`fenced`).
+    pub source: Option<String>,
     /// Duration of a lease. Default 15 s.
     ///
     /// After a relay was killed, another one takes over within a lease and a heartbeat.
@@ -137,7 +138,7 @@ impl Default for RelayConfig {
         let seconds = Duration::from_secs;
         Self {
             label: "relay".to_owned(),
-            source: outbox_contract::backend::cloudevents::DEFAULT_SOURCE.to_owned(),
+            source: None,
             lease: seconds(15),
             heartbeat: seconds(5),
             publish_timeout: seconds(5),
@@ -240,7 +241,11 @@ impl RelayConfig {
         if self.label.is_empty() || self.label.len() > 255 {
             problems.push(format!("label has {} bytes; give it 1 to 255", self.label.len()));
         }
-        if self.source.is_empty() || self.source.chars().any(char::is_control) {
+        if self
+            .source
+            .as_ref()
+            .is_some_and(|source| source.is_empty() || source.chars().any(char::is_control))
+        {
             problems.push(
                 "source is empty or has control characters; give it a URI reference such as /orders-service"
                     .to_owned(),

@@ -58,6 +58,7 @@ impl Context {
         transport: Arc<dyn Transport>,
         route: Route,
         relay: RelayId,
+        source: Arc<str>,
         clock: Arc<dyn Clock>,
         seed: u64,
         config: RelayConfig,
@@ -68,7 +69,7 @@ impl Context {
         Self {
             store,
             transport,
-            source: config.source.as_str().into(),
+            source,
             fingerprint,
             relay,
             started,
@@ -157,11 +158,15 @@ impl std::fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// Checks a store before anything is started on it.
-pub(crate) async fn checked_in_time(limit: Duration, store: &dyn Store) -> Result<(), StoreError> {
-    tokio::time::timeout(limit, store.check()).await.unwrap_or_else(|_| {
+/// Waits for a store's answer before anything is started on it.
+pub(crate) async fn answered_in_time<T>(
+    limit: Duration,
+    operation: &'static str,
+    answer: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
         let cause = format!("timeout, no answer within {limit:?}; check the store, or raise store_timeout");
-        Err(StoreError::new(StoreErrorKind::Unavailable, "check", cause))
+        Err(StoreError::new(StoreErrorKind::Unavailable, operation, cause))
     })
 }
 

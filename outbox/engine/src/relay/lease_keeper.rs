@@ -237,6 +237,7 @@ mod tests {
             Arc::new(NullTransport::new()),
             Route::default(),
             RelayId::new(),
+            "/test".into(),
             Arc::new(SystemClock::new()),
             1,
             RelayConfig::default(),

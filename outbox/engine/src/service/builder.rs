@@ -51,8 +51,7 @@ pub struct Service;
 impl Service {
     /// Begins a service with this name, store and transport.
     ///
-    /// The name identifies the service to others. It is the `source` of its events, `/name`: give
-    /// each outbox its own. It is also the label of relay and inboxes in logs and in the database.
+    /// The name is the label of relay and inboxes in logs and in the database.
     pub fn builder<S: Transactional + Clone>(
         name: impl Into<String>,
         store: S,
@@ -256,7 +255,7 @@ impl<S: Transactional + Clone, A: Send + Sync + 'static, C: Codec> ServiceBuilde
     }
 }
 
-/// Returns true if a name can be part of a URI as it is.
+/// Returns true if a name is plain enough for logs, metrics and the database.
 fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=100).contains(&name.len()) && name.bytes().all(plain)

@@ -18,6 +18,7 @@ pub mod failing;
 pub mod fence;
 pub mod fetch;
 mod harness;
+pub mod identity;
 pub mod inbox;
 pub mod lease;
 pub mod operators;
@@ -279,6 +280,11 @@ macro_rules! __store_properties {
                 a_message_goes_behind_those_that_are_parked_for_its_consumer
                 a_repeat_of_a_held_message_is_not_handled
                 a_handled_message_is_a_duplicate_even_when_others_wait
+            }
+            identity {
+                programs_that_start_at_once_find_one_identity
+                another_outbox_has_another_identity
+                a_renewed_identity_replaces_the_old_one_for_all
             }
             upkeep {
                 a_check_tells_whether_the_tables_are_there

@@ -7,7 +7,8 @@ use std::panic::AssertUnwindSafe;
 use crate::broken_store::{Broken, Bug};
 use futures_util::FutureExt;
 use outbox_testkit::store_suite::{
-    append, dead_letters, due, failing, fence, fetch, inbox, lease, operators, order, settle, stripes, upkeep,
+    append, dead_letters, due, failing, fence, fetch, identity, inbox, lease, operators, order, settle,
+    stripes, upkeep,
 };
 
 /// Whether a test of the suite fails on the store with this bug. It must pass on the same store without one, so that it fails for the
@@ -25,6 +26,10 @@ macro_rules! catches {
 }
 
 catches! { fresh_with:
+    the_suite_catches_an_identity_that_is_made_anew_for_everybody:
+        MakesIdentitiesAtWill, identity::programs_that_start_at_once_find_one_identity;
+    the_suite_catches_an_identity_that_is_renewed_for_one_program_only:
+        RenewsForItselfOnly, identity::a_renewed_identity_replaces_the_old_one_for_all;
     the_suite_catches_an_append_that_keeps_no_order:
         SwapsAppended, order::messages_of_one_append_keep_their_order;
     the_suite_catches_an_edit_that_is_forgotten:

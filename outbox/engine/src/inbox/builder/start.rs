@@ -21,7 +21,7 @@ use super::super::transaction_pool::PoolLimits;
 use super::*;
 use crate::inbox::credit::Credit;
 use crate::relay::builder::warn_of_abort;
-use crate::relay::context::checked_in_time;
+use crate::relay::context::answered_in_time;
 use crate::relay::{Relay, StartError};
 use crate::telemetry::describe_metrics;
 
@@ -111,7 +111,9 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
             warn_of_abort();
             describe_metrics();
         }
-        checked_in_time(self.config.store_timeout, &*self.store).await.map_err(StartError::Store)?;
+        answered_in_time(self.config.store_timeout, "check", self.store.check())
+            .await
+            .map_err(StartError::Store)?;
         if !self.config.mode.receives() {
             return Ok(());
         }

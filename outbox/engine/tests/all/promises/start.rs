@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use outbox_contract::{RetryPolicy, StoreErrorKind};
-use outbox_engine::{Relay, StartError};
+use outbox_contract::backend::{Received, Subscription};
+use outbox_contract::{Admin, Consumer, RetryPolicy, StoreErrorKind, Transactional, Transport};
+use outbox_engine::{Relay, RelayBuilder, StartError};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::{ChaosStore, NullTransport, StoreCall, StoreFault};
+use outbox_transport_memory::MemoryTransport;
 
 use crate::promises::support::{MS, S, World, message};
 
@@ -53,13 +55,47 @@ async fn a_store_that_was_never_migrated_is_refused_with_the_remedy() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_does_not_answer_keeps_nobody_waiting() {
-    let store = Arc::new(ChaosStore::new(Arc::new(MemoryStore::new()), 1));
-    store.inject(StoreCall::Check, StoreFault::HangBefore, 1);
-    let relay = Relay::builder(store, NullTransport::new()).store_timeout(S * 3);
-    let error = relay.start().await.unwrap_err();
-    let StartError::Store(cause) = &error else { panic!("{error}") };
-    assert_eq!(cause.kind(), StoreErrorKind::Unavailable);
-    assert!(error.to_string().contains("no answer within 3s"), "{error}");
+    for call in [StoreCall::Check, StoreCall::Identity] {
+        let store = Arc::new(ChaosStore::new(Arc::new(MemoryStore::new()), 1));
+        store.inject(call, StoreFault::HangBefore, 1);
+        let relay = Relay::builder(store, NullTransport::new()).store_timeout(S * 3);
+        let error = relay.start().await.unwrap_err();
+        let StartError::Store(cause) = &error else { panic!("{error}") };
+        assert_eq!(cause.kind(), StoreErrorKind::Unavailable);
+        assert!(error.to_string().contains("no answer within 3s"), "{error}");
+    }
+}
+
+/// Sources of the messages that a relay of this store publishes, one after the other.
+async fn source_of(store: &Arc<MemoryStore>, configure: impl FnOnce(RelayBuilder) -> RelayBuilder) -> String {
+    let transport = Arc::new(MemoryTransport::new());
+    let reader = Subscription::new(Consumer::new("reader").unwrap(), [message("a").topic]);
+    let deliveries = transport.subscribe(reader).await.unwrap();
+    let relay = configure(Relay::builder(Arc::clone(store), transport)).start().await.unwrap();
+    let mut tx = store.begin().await.unwrap();
+    store.append(&mut tx, &[message("a").into()]).await.unwrap();
+    store.commit(tx).await.into_result().unwrap();
+    let received = loop {
+        if let Received::Deliveries(received) = deliveries.next().await.unwrap() {
+            break received;
+        }
+    };
+    deliveries.acknowledge(&[received[0].tag.clone()]).await.unwrap();
+    assert!(relay.stop(S * 20).await);
+    received[0].origin.as_ref().unwrap().source.to_string()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_source_of_a_message_is_the_identity_of_its_outbox_unless_one_is_configured() {
+    let (one, other) = (Arc::new(MemoryStore::new()), Arc::new(MemoryStore::new()));
+    let of_one = source_of(&one, |relay| relay).await;
+    assert_eq!(of_one, one.identity().await.unwrap().source());
+    assert_eq!(of_one, source_of(&one, |relay| relay.label("another life")).await);
+    assert_ne!(of_one, source_of(&other, |relay| relay).await);
+    assert_eq!(source_of(&one, |relay| relay.source("/shop")).await, "/shop");
+    let renewed = one.renew_identity().await.unwrap();
+    assert_eq!(source_of(&one, |relay| relay).await, renewed.source());
+    assert_ne!(renewed.source(), of_one);
 }
 
 #[tokio::test(start_paused = true)]

@@ -54,4 +54,6 @@ pub(crate) enum Bug {
     LosesRefusedEdits,
     ReplaysUnderNewIds,
     KeepsSilent,
+    MakesIdentitiesAtWill,
+    RenewsForItselfOnly,
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outbox_contract::admin::{Edit, Filter};
+use outbox_contract::admin::{Edit, Filter, OutboxId};
 use outbox_contract::backend::{
     Archive, Bucket, BucketSet, Committed, Dedup, Due, DueRequest, Epoch, FetchRequest, Fetched, FetchedRow,
     KeyOperation, KeyTransition, Lease, LeaseRequest, Leased, LowWater, Position, RelayId, RowId, Steered,
@@ -430,6 +430,18 @@ impl StoreLayer for BrokenStore {
             return Ok(());
         }
         self.inner.set_paused(route, topic, paused).await
+    }
+
+    async fn identity(&self) -> Result<OutboxId, StoreError> {
+        if self.has(Bug::MakesIdentitiesAtWill) { Ok(OutboxId::new()) } else { self.inner.identity().await }
+    }
+
+    async fn renew_identity(&self) -> Result<OutboxId, StoreError> {
+        if self.has(Bug::RenewsForItselfOnly) {
+            Ok(OutboxId::new())
+        } else {
+            self.inner.renew_identity().await
+        }
     }
 }
 

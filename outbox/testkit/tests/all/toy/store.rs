@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::admin::{Admin, Edit, FailingKey, Filter};
+use outbox_contract::admin::{Admin, Edit, FailingKey, Filter, OutboxId};
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::rules::leases::{self, BucketRow, Heartbeat, RelayRow};
 use outbox_contract::backend::{
@@ -47,6 +47,7 @@ struct Tables {
     roles: BTreeMap<String, (RelayId, Timestamp)>,
     /// The last position, version or number given out. It never goes back.
     last: i64,
+    identity: Option<OutboxId>,
 }
 
 #[derive(Default)]
@@ -682,6 +683,14 @@ impl Admin for ToyStore {
             tables.scheduled.retain(|_, (_, message)| !ids.contains(&message.id));
             (before - tables.scheduled.len()) as u64
         }))
+    }
+
+    async fn identity(&self) -> Result<OutboxId, StoreError> {
+        Ok(self.run(|tables, _| *tables.identity.get_or_insert_with(OutboxId::new)))
+    }
+
+    async fn renew_identity(&self) -> Result<OutboxId, StoreError> {
+        Ok(self.run(|tables, _| *tables.identity.insert(OutboxId::new())))
     }
 }
 

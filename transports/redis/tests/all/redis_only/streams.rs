@@ -59,18 +59,6 @@ async fn the_epochs_of_another_route_or_source_say_nothing() {
     assert_eq!(publish_of("/another", &transport, &sent, |_| 1).await, [Some(Outcome::Delivered)]);
 }
 
-/// P2: whoever did not choose a source shares it with others, whose epochs say nothing of its own. A fence would hold it up for good.
-#[tokio::test]
-async fn outboxes_that_chose_no_source_do_not_fence_each_other() {
-    let Some(server) = Redis::newest().shared().or_skip() else { return };
-    let transport = builder(&server).units(1).build().unwrap();
-    let sent = messages(&["a"], 1);
-    for epoch in [40, 1, 40, 1] {
-        let outcomes = publish_of("/outbox", &transport, &sent, |_| epoch).await;
-        assert_eq!(outcomes.iter().map(class).collect::<Vec<_>>(), ["delivered"], "epoch {epoch}");
-    }
-}
-
 /// After a restore of the outbox's database, each bucket goes on when its own time is over, however busy the others are.
 #[tokio::test]
 async fn a_fence_ends_by_itself_while_other_buckets_go_on() {

@@ -1,0 +1,2 @@
+-- Reads the identity of the outbox.
+select id from outbox_identity
