@@ -145,11 +145,11 @@ fn the_defaults_of_an_inbox_are_those_of_the_book() {
     assert_eq!(told(&section, "label"), config.label.as_str().into());
     assert_eq!((told(&section, "mode"), config.mode), ("direct".into(), Mode::Direct));
     assert_eq!((told(&section, "lease"), config.lease), ("none".into(), None));
+    assert_eq!((told(&section, "concurrency"), config.concurrency), ("none".into(), None));
     assert_told!(
         section,
         config,
         [
-            concurrency,
             batch,
             prefetch,
             prefetch_bytes,

@@ -44,7 +44,7 @@ pub(crate) fn mediator<D: Database>(outbox: &Outbox<D>) -> Mediator<D> {
 
 /// The module's inbox: it receives the events of sent parcels.
 pub(crate) fn inbox<D: Database>(inbox: InboxBuilder<D>) -> InboxBuilder<D> {
-    inbox.on(note_shipped::<D>).concurrency(4) // all inboxes share one pool of connections
+    inbox.on(note_shipped::<D>)
 }
 
 async fn note_shipped<D: Database>(

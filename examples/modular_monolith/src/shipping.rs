@@ -26,7 +26,7 @@ pub(crate) async fn create_tables<D: Database>(store: &D) -> Result<(), HandlerE
 // ANCHOR: inbox
 /// The module's inbox: it receives orders.
 pub(crate) fn inbox<D: Database>(inbox: InboxBuilder<D>) -> InboxBuilder<D> {
-    inbox.on(send_parcel::<D>).concurrency(4) // all inboxes share one pool of connections
+    inbox.on(send_parcel::<D>)
 }
 
 /// Sends one parcel for an order, even if the order is delivered twice. The parcel, its event, and

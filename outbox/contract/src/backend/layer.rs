@@ -209,6 +209,11 @@ macro_rules! calls {
 
         /// A [`Transactional`] store around another one, whose transactions it uses.
         pub trait TransactionalLayer: StoreLayer<Inner: Transactional> + Sized {
+            /// Forwards [`Transactional::max_transactions`].
+            fn max_transactions(&self) -> Option<usize> {
+                self.inner().max_transactions()
+            }
+
             /// Forwards [`Transactional::commit`].
             fn commit(&self, tx: TxOf<'static, Self>) -> impl Future<Output = Committed> + Send {
                 async move { self.inner().commit(tx).await }
@@ -264,7 +269,7 @@ macro_rules! calls {
             }
 
             fn max_transactions(&self) -> Option<usize> {
-                self.inner().max_transactions()
+                TransactionalLayer::max_transactions(self)
             }
 
             $(

@@ -323,11 +323,15 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         self
     }
 
+    /// Maximum number of concurrent transactions. See [`InboxConfig::concurrency`].
+    pub fn concurrency(mut self, concurrency: usize) -> Self {
+        self.config.concurrency = Some(concurrency);
+        self
+    }
+
     settings! {
         /// Place where messages wait. See [`InboxConfig::mode`].
         mode: Mode,
-        /// Maximum number of concurrent transactions. See [`InboxConfig::concurrency`].
-        concurrency: usize,
         /// Maximum number of messages of one transaction. See [`InboxConfig::batch`].
         batch: usize,
         /// Maximum number of unacknowledged deliveries. See [`InboxConfig::prefetch`].
@@ -373,10 +377,19 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         &self.consumer
     }
 
-    /// Returns the maximum number of transactions that it takes of the store that it was given
-    /// first.
-    pub(crate) fn transactions_of_service(&self) -> Option<usize> {
-        (!self.own_store).then_some(self.config.concurrency)
+    /// Returns true if it takes its transactions of the store that it was given first.
+    pub(crate) const fn shares_store(&self) -> bool {
+        !self.own_store
+    }
+
+    /// Returns the configured number of concurrent transactions.
+    pub(crate) const fn configured_concurrency(&self) -> Option<usize> {
+        self.config.concurrency
+    }
+
+    /// Sets the number of concurrent transactions, unless one is configured.
+    pub(crate) fn share_pool(&mut self, share: usize) {
+        self.config.concurrency.get_or_insert(share);
     }
 
     /// Sets the clock that leases and pauses are measured with. A seam for tests.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use outbox_contract::RetryPolicy;
 use serde::{Deserialize, Serialize};
 
+use super::pool_share::MAX_SHARE;
 use crate::relay::RelayConfig;
 use crate::relay::config::{MAX_BYTES, MAX_MESSAGES, problem_of_count};
 
@@ -133,9 +134,10 @@ pub struct InboxConfig {
     pub mode: Mode,
     /// Maximum number of concurrent transactions, of different keys; each one takes a connection of
     /// the store. At most half of them are for retries, and in direct mode for messages that wait
-    /// in the store. Default 8: a pool of the usual size has as many. At most 10,000. On a store
-    /// with one writer at a time it is always 1.
-    pub concurrency: usize,
+    /// in the store. Default: 8, or less if the store's pool is small. Inboxes of a service that
+    /// have none configured share its pool, and leave a fifth of it free. At most 10,000. On a
+    /// store with one writer at a time it is always 1.
+    pub concurrency: Option<usize>,
     /// Maximum number of messages of one transaction. Default 1. More is faster; a failing message
     /// makes its whole batch repeat one by one. Of stored messages it takes as many as are handled
     /// within twice the timeout of the slowest handler.
@@ -195,7 +197,7 @@ impl Default for InboxConfig {
         Self {
             label: "inbox".to_owned(),
             mode: Mode::Direct,
-            concurrency: 8,
+            concurrency: None,
             batch: 1,
             prefetch: 1_000,
             prefetch_bytes: 16 * 1024 * 1024,
@@ -222,7 +224,7 @@ impl InboxConfig {
         let mut problems = Vec::new();
         let counts = [
             // Bounded below, with the reasons.
-            ("concurrency", self.concurrency, usize::MAX),
+            ("concurrency", self.transactions(), usize::MAX),
             ("batch", self.batch, usize::MAX),
             ("prefetch", self.prefetch, MAX_MESSAGES),
             ("prefetch_bytes", self.prefetch_bytes, MAX_BYTES),
@@ -230,10 +232,10 @@ impl InboxConfig {
         ];
         problems
             .extend(counts.into_iter().filter_map(|(name, value, most)| problem_of_count(name, value, most)));
-        if self.concurrency > MAX_CONCURRENCY {
+        if self.transactions() > MAX_CONCURRENCY {
             problems.push(format!(
                 "concurrency is {}; each transaction takes a connection of the store, so give it at most {MAX_CONCURRENCY}",
-                self.concurrency
+                self.transactions()
             ));
         }
         if self.batch > 1_000 {
@@ -274,6 +276,12 @@ impl InboxConfig {
         problems
     }
 
+    /// Returns the maximum number of concurrent transactions: the configured one, or else that of a
+    /// large pool.
+    pub(crate) fn transactions(&self) -> usize {
+        self.concurrency.unwrap_or(MAX_SHARE)
+    }
+
     /// Returns what is wrong beyond that for an inbox that handles, where the slowest handler may
     /// take this long.
     pub(crate) fn problems_of_drain(&self, slowest: Duration) -> Vec<String> {
@@ -306,9 +314,10 @@ impl InboxConfig {
     /// The relay that drains stored messages into handlers, of which the slowest may take this
     /// long.
     pub(crate) fn drain(&self, slowest: Duration) -> RelayConfig {
-        let lanes = self.concurrency.clamp(1, 4);
+        let concurrency = self.transactions();
+        let lanes = concurrency.clamp(1, 4);
         let least = self.least_lease(slowest).max(Duration::from_secs(15));
-        let fetch = self.concurrency.saturating_mul(self.batch).saturating_mul(4).clamp(100, 1_000);
+        let fetch = concurrency.saturating_mul(self.batch).saturating_mul(4).clamp(100, 1_000);
         RelayConfig {
             label: self.label.clone(),
             // Handlers see the source that a message came with.
@@ -321,13 +330,13 @@ impl InboxConfig {
             max_in_flight: fetch * 2,
             // As many keys as can be handled at once may be slow, and all that is in memory of them leaves half of the credit free. The price: small
             // fetches where few keys are deep.
-            per_key: (fetch / self.concurrency.max(1)).clamp(1, 500),
+            per_key: (fetch / concurrency.max(1)).clamp(1, 500),
             max_in_flight_bytes: self.prefetch_bytes,
             fetch_batch_bytes: self.prefetch_bytes.div_ceil(2),
             lanes,
             // A slow key holds up what rides in its batch: so a batch is no more than one transaction.
             publish_batch: self.batch,
-            max_unconfirmed_batches: self.concurrency.div_ceil(lanes),
+            max_unconfirmed_batches: concurrency.div_ceil(lanes),
             due_poll: self.due_poll,
             outage_first_delay: self.outage_first_delay,
             outage_max_delay: self.outage_max_delay,
@@ -356,7 +365,7 @@ mod tests {
     #[test]
     fn slow_keys_leave_half_of_the_credit_to_the_others() {
         for (concurrency, batch) in [(1, 1), (8, 1), (8, 50), (500, 1), (10_000, 1_000)] {
-            let config = InboxConfig { concurrency, batch, ..InboxConfig::default() };
+            let config = InboxConfig { concurrency: Some(concurrency), batch, ..InboxConfig::default() };
             let drain = config.drain(Duration::from_secs(10));
             assert!(drain.per_key >= 1 && drain.per_key <= drain.max_in_flight / 2);
             assert!(drain.per_key == 1 || drain.per_key * concurrency <= drain.max_in_flight / 2);
@@ -367,7 +376,7 @@ mod tests {
     fn a_configuration_in_a_file_has_the_names_of_the_fields() {
         let text = r#"{"mode": "stored", "concurrency": 4, "lease": "1m", "retry": {"exhausted": "hold"}}"#;
         let config: InboxConfig = serde_json::from_str(text).unwrap();
-        let mut expected = InboxConfig { mode: Mode::Stored, concurrency: 4, ..InboxConfig::default() };
+        let mut expected = InboxConfig { mode: Mode::Stored, concurrency: Some(4), ..InboxConfig::default() };
         expected.lease = Some(Duration::from_secs(60));
         expected.retry.exhausted = outbox_contract::Exhausted::Hold;
         assert_eq!(config, expected);

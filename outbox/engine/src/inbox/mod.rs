@@ -27,6 +27,7 @@ mod handler_context;
 mod handlers;
 mod identity;
 mod outage;
+mod pool_share;
 mod problems;
 mod process;
 mod processor;
@@ -52,6 +53,7 @@ pub use foreign::ForeignRecord;
 pub use handle::InboxHandle;
 pub use handler::{HandlerFailure, MessageHandler};
 pub use handler_context::HandlerContext;
+pub(crate) use pool_share::share;
 pub use stats::InboxStats;
 #[cfg(feature = "test-util")]
 pub use steps::Step;

@@ -10,7 +10,7 @@ use outbox_contract::backend::Ordering;
 use outbox_contract::{Codec, Json, Outbox, Route, Transactional, Transport};
 
 use super::handle::ServiceHandle;
-use crate::inbox::{Inbox, InboxBuilder, InboxHandle};
+use crate::inbox::{Inbox, InboxBuilder, InboxHandle, share};
 use crate::relay::{Relay, RelayBuilder, StartError};
 
 /// The messaging of a program: an outbox to append to, a relay that publishes, and inboxes that
@@ -186,7 +186,8 @@ impl<S: Transactional + Clone, A: Send + Sync + 'static, C: Codec> ServiceBuilde
     /// [`StartError::Config`] with all problems of all parts. [`StartError::Store`] if the database
     /// can't be reached or was not migrated, and [`StartError::Transport`] if a broker reports that
     /// it will never work as configured. Nothing runs then.
-    pub async fn start(self) -> Result<ServiceHandle<S, C>, StartError> {
+    pub async fn start(mut self) -> Result<ServiceHandle<S, C>, StartError> {
+        self.divide_pool();
         let problems = self.all_problems();
         if !problems.is_empty() {
             return Err(StartError::Config(problems));
@@ -235,21 +236,40 @@ impl<S: Transactional + Clone, A: Send + Sync + 'static, C: Codec> ServiceBuilde
         problems
     }
 
+    /// Returns the size of the pool that inboxes take their transactions of. `None` if it has no
+    /// limit, or if one transaction writes at a time, whatever the size.
+    fn pool(&self) -> Option<usize> {
+        let store = self.outbox.store();
+        if store.frontier().ordering() == Ordering::Single { None } else { store.max_transactions() }
+    }
+
+    /// Divides the pool among the inboxes that have no `concurrency` configured.
+    fn divide_pool(&mut self) {
+        let pool = self.pool();
+        let of_pool = self.inboxes.iter().filter(|inbox| inbox.shares_store());
+        let configured: Vec<_> = of_pool.map(|inbox| inbox.configured_concurrency()).collect();
+        let inboxes = configured.iter().filter(|concurrency| concurrency.is_none()).count();
+        let share = share(pool, configured.into_iter().flatten().sum(), inboxes);
+        self.inboxes
+            .iter_mut()
+            .filter(|inbox| inbox.shares_store())
+            .for_each(|inbox| inbox.share_pool(share));
+    }
+
     /// Returns the problem of a pool that is smaller than what the inboxes take of it at once.
     fn problem_of_pool(&self) -> Option<String> {
-        let store = self.outbox.store();
-        if store.frontier().ordering() == Ordering::Single {
-            // One transaction writes at a time, whatever the size of the pool.
-            return None;
-        }
-        let taken: Vec<_> = self.inboxes.iter().filter_map(|inbox| inbox.transactions()).collect();
-        let (sum, there): (usize, usize) = (taken.iter().sum(), store.max_transactions()?);
+        let there = self.pool()?;
+        let of_pool = self.inboxes.iter().filter(|inbox| inbox.shares_store());
+        let taken: Vec<_> = of_pool.filter_map(|inbox| inbox.configured_concurrency()).collect();
+        let sum: usize = taken.iter().sum();
         (sum > there).then(|| {
             let each: Vec<_> = taken.iter().map(usize::to_string).collect();
             format!(
-                "the inboxes take {} = {sum} connections at once, and the pool of the store has {there}; enlarge the pool, lower \
-                 `concurrency`, or give an inbox a pool of its own with `store`",
-                each.join(" + ")
+                "the inboxes take {} = {sum} connections at once, and the pool of the store has {there}; set the pool's max_connections \
+                 to {} or more (a fifth is for your own queries), leave `concurrency` out so that the inboxes share the pool, or give an \
+                 inbox a pool of its own with `store`",
+                each.join(" + "),
+                sum.saturating_add(sum.div_ceil(4))
             )
         })
     }
@@ -267,8 +287,13 @@ trait Wired: Send {
 
     fn problems(&self) -> Vec<String>;
 
-    /// Returns the maximum number of transactions that it takes from the store of the service.
-    fn transactions(&self) -> Option<usize>;
+    /// Returns true if it takes its transactions from the store of the service.
+    fn shares_store(&self) -> bool;
+
+    fn configured_concurrency(&self) -> Option<usize>;
+
+    /// Sets the number of concurrent transactions, unless one is configured.
+    fn share_pool(&mut self, share: usize);
 
     fn start(self: Box<Self>) -> BoxFuture<'static, Result<InboxHandle, StartError>>;
 }
@@ -282,8 +307,16 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> Wired for InboxBuilde
         self.problems()
     }
 
-    fn transactions(&self) -> Option<usize> {
-        self.transactions_of_service()
+    fn shares_store(&self) -> bool {
+        self.shares_store()
+    }
+
+    fn configured_concurrency(&self) -> Option<usize> {
+        self.configured_concurrency()
+    }
+
+    fn share_pool(&mut self, share: usize) {
+        self.share_pool(share);
     }
 
     fn start(self: Box<Self>) -> BoxFuture<'static, Result<InboxHandle, StartError>> {

@@ -3,6 +3,7 @@
 extern crate outbox_contract as outbox;
 
 mod inbox;
+mod pool;
 mod promises;
 mod relay;
 mod service;

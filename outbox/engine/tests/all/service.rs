@@ -11,7 +11,7 @@ use outbox_engine::{
     StartError, Status,
 };
 use outbox_store_memory::MemoryStore;
-use outbox_testkit::{Feed, RecordingTransport};
+use outbox_testkit::{Feed, RecordingTransport, Warnings};
 use outbox_transport_memory::MemoryTransport;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -256,6 +256,27 @@ async fn a_service_without_a_relay_publishes_nothing_and_another_does() {
     until(|| transport.len() == 2).await;
     relay.shutdown(S * 20).await.unwrap();
     writer.shutdown(S * 20).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_is_dropped_without_a_shutdown_warns_and_one_that_was_shut_down_does_not() {
+    let (warnings, _guard) = Warnings::capture();
+    let dropped = || {
+        let warned = warnings.take();
+        warned.iter().filter(|words| words.contains("dropped without a shutdown")).count()
+    };
+    let (service, clone) = {
+        let service = invoicing(Feed::new()).0.start().await.unwrap();
+        (service.clone(), service)
+    };
+    drop(clone);
+    assert_eq!(dropped(), 0, "another clone is left");
+    drop(service);
+    assert_eq!(dropped(), 1);
+    let service = invoicing(Feed::new()).0.start().await.unwrap();
+    service.shutdown(S * 20).await.unwrap();
+    drop(service);
+    assert_eq!(dropped(), 0);
 }
 
 /// Closures own what they need; each call gets a clone.

@@ -20,6 +20,7 @@ use super::super::supervisor::{InboxMsg, InboxSupervisor};
 use super::super::transaction_pool::PoolLimits;
 use super::*;
 use crate::inbox::credit::Credit;
+use crate::inbox::pool_share::share;
 use crate::relay::builder::warn_of_abort;
 use crate::relay::context::answered_in_time;
 use crate::relay::{Relay, StartError};
@@ -41,8 +42,9 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         self.meet(&route).await?;
         if self.store.frontier().ordering() == Ordering::Single {
             // More would wait for one another in the database, which does not keep their order, and gives up on them.
-            self.config.concurrency = 1;
+            self.config.concurrency = Some(1);
         }
+        self.share_pool(share(self.store.max_transactions(), 0, 1));
         let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
         let counters = Arc::new(Counters::new(consumer.clone()));
         let slowest = self.handlers.longest();
@@ -135,7 +137,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
 
     fn turns(&self, seed: u64) -> PoolLimits {
         PoolLimits {
-            turns: self.config.concurrency,
+            turns: self.config.transactions(),
             call: self.config.store_timeout,
             slowest: self.handlers.longest(),
             delays: (self.config.first_delay, self.config.max_delay),
@@ -148,7 +150,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         let is_direct = config.mode == Mode::Direct;
         Limits {
             // Half of them are in their transactions, the others are between two jobs, or have one and wait for a turn.
-            workers: if is_direct { config.concurrency.saturating_mul(2) } else { 1 },
+            workers: if is_direct { config.transactions().saturating_mul(2) } else { 1 },
             stores_all: !is_direct,
             batch: config.batch,
             tries: config.tries,
