@@ -7,6 +7,7 @@ mod bad_files;
 mod below;
 mod blame;
 mod foreign;
+mod identity;
 mod locks;
 mod looking;
 mod plans;
