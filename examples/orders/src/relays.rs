@@ -106,7 +106,7 @@ async fn start(
     transport: &Arc<dyn Transport>,
     killed: bool,
 ) -> Result<RelayHandle, StartError> {
-    let mut relay = Relay::builder(Arc::clone(store), Arc::clone(transport)).label("orders").source("/shop");
+    let mut relay = Relay::builder(Arc::clone(store), Arc::clone(transport)).label("orders");
     if killed {
         relay = relay
             .lease(Duration::from_millis(1_500))

@@ -164,6 +164,41 @@ fn mysql_takes_the_place_of_what_is_embedded() {
     );
 }
 
+/// Two programs, one after the other, each with databases of its own: the second is a member of the
+/// same group. It would wait for the first one's session to end, had that not left.
+#[cfg(all(unix, feature = "kafka"))]
+#[test]
+fn a_second_run_over_one_topic_of_kafka_finds_the_group_left() {
+    use outbox_servers::{Kafka, OrSkip};
+
+    // A broker of its own: the topic is `orders` for every run.
+    let Some(kafka) = Kafka::newest().start().or_skip() else { return };
+    let (url, internal) = (kafka.url(), kafka.internal_url());
+    let brokers = ["--bootstrap-server", &internal];
+    let tool = |class: &str, args: &[&str]| kafka.tool(class, &[&brokers[..], args].concat()).unwrap();
+    let create = ["--create", "--topic", "orders", "--partitions", "4", "--replication-factor", "1"];
+    tool("org.apache.kafka.tools.TopicCommand", &create);
+    for _ in 0..2 {
+        let run = run(PROGRAM, &["--transport", &format!("kafka://{url}")], "");
+        assert_all_booked(&run, INCLUDED.lines().count() as u64);
+        assert_eq!(run.stderr, "", "{run:#?}");
+        let describe = ["--describe", "--group", "ledger", "--state"];
+        let state = tool("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", &describe);
+        assert!(state.contains(" Empty "), "somebody is left in the group: {state}");
+    }
+}
+
+#[cfg(all(unix, feature = "rabbitmq"))]
+#[test]
+fn a_run_on_rabbitmq_reports_no_problem() {
+    use outbox_servers::{OrSkip, RabbitMq};
+
+    let Some(rabbitmq) = RabbitMq::newest().shared().or_skip() else { return };
+    let run = run(PROGRAM, &["--transport", &rabbitmq.fresh_vhost()], "");
+    assert_all_booked(&run, INCLUDED.lines().count() as u64);
+    assert_eq!(run.stderr, "", "{run:#?}");
+}
+
 #[test]
 fn a_reader_of_the_report_that_has_seen_enough_breaks_nothing() {
     let mut command = std::process::Command::new(PROGRAM);

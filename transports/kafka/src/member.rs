@@ -305,10 +305,17 @@ pub(crate) fn run(member: &Member, consumer: Arc<BaseConsumer<MemberContext>>) {
     member.dispatch().end();
     member.wake.notify_one();
     // A commit may still be under way elsewhere. The end of the client is here, as it blocks and calls back.
-    while Arc::strong_count(&consumer) > 1 {
-        drop(consumer.poll(SHORT_POLL));
+    // It has left the group when this thread ends: whoever closes waits for that, and may end the process.
+    let mut shared = Some(consumer);
+    while let Some(consumer) = shared.take() {
+        match Arc::try_unwrap(consumer) {
+            Ok(last) => drop(last),
+            Err(consumer) => {
+                drop(consumer.poll(SHORT_POLL));
+                shared = Some(consumer);
+            }
+        }
     }
-    drop(consumer);
     let mut dispatch = member.dispatch();
     let all = dispatch.owned();
     dispatch.revoke(&all);

@@ -83,9 +83,12 @@ impl Connection {
 
     /// Ends it politely, if that goes quickly.
     pub(crate) async fn close(&self) {
-        // Nothing to be done about an error: it is over either way.
-        let _ = timeout(self.timeout, self.inner.close(200, "OK".into())).await;
-        self.cut();
+        match timeout(self.timeout, self.inner.close(200, "OK".into())).await {
+            // The library closes the socket itself: one that is cut meanwhile is an error in its log.
+            Ok(Ok(())) => self.plug.let_go(),
+            // Nothing to be done about an error: it is over either way.
+            _ => self.cut(),
+        }
     }
 
     /// Ends it at once. The broker takes back what was not acknowledged.
@@ -179,6 +182,11 @@ impl Plug {
             // It may have been closed by the other side already.
             let _ = socket.shutdown(Shutdown::Both);
         }
+    }
+
+    /// Leaves the socket to the library.
+    fn let_go(&self) {
+        self.state().socket = None;
     }
 
     fn state(&self) -> MutexGuard<'_, PluggedSocket> {

@@ -91,6 +91,37 @@ async fn a_group_that_shares_out_in_another_way_is_named_until_it_is_gone() {
     assert_eq!(timeout(PATIENCE, came).await.unwrap(), 1);
 }
 
+/// Whoever closes may end the process at once: a member that has not left by then would keep its
+/// partitions from others until its session ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_has_left_its_group_when_its_close_returns() {
+    let Some(server) = Kafka::newest().shared().or_skip() else { return };
+    let topic = fresh_topic(&server.url(), 2, &[]).await;
+    let group = fresh_name().to_string();
+    let transport = KafkaTransport::builder(server.url()).build().unwrap();
+    for round in 0..5 {
+        deliver(&transport, &stored([numbered(&topic, "a", round)]), PATIENCE).await;
+        let member = subscribe(KafkaTransport::builder(server.url()), &group, &topic).await;
+        let received = timeout(PATIENCE, member.next()).await.unwrap().unwrap();
+        let Received::Deliveries(deliveries) = received else { panic!("{received:?}") };
+        let tags: Vec<_> = deliveries.into_iter().map(|delivery| delivery.tag).collect();
+        member.acknowledge(&tags).await.unwrap();
+        member.close().await.unwrap();
+        assert_eq!(members(&server.url(), &group).await, 0, "round {round}");
+    }
+}
+
+/// Returns the number of members that the broker knows of a group.
+async fn members(brokers: &str, group: &str) -> usize {
+    let (brokers, group) = (brokers.to_owned(), group.to_owned());
+    let asked = tokio::task::spawn_blocking(move || {
+        let client: BaseConsumer = ClientConfig::new().set("bootstrap.servers", brokers).create().unwrap();
+        let groups = client.fetch_group_list(Some(&group), PATIENCE).unwrap();
+        groups.groups().iter().map(|group| group.members().len()).sum()
+    });
+    asked.await.unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_timeout_that_the_broker_does_not_take_is_named() {
     let Some(server) = Kafka::newest().shared().or_skip() else { return };
