@@ -37,6 +37,12 @@ macro_rules! error {
                 self.kind
             }
 
+            /// Returns the stable code of this error's kind, as the book's page on errors lists it.
+            #[must_use]
+            pub const fn code(&self) -> &'static str {
+                self.kind.code()
+            }
+
             /// Returns the operation, such as `fetch`.
             #[must_use]
             pub const fn operation(&self) -> &'static str {
@@ -52,7 +58,7 @@ macro_rules! error {
                 if let Some(source) = &self.source {
                     write!(f, ": {source}")?;
                 }
-                Ok(())
+                write!(f, " [{}]", self.code())
             }
         }
 
@@ -107,6 +113,26 @@ pub enum StoreErrorKind {
     Other,
 }
 
+impl StoreErrorKind {
+    /// Returns the stable code of this kind, as the book's page on errors lists it.
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Unavailable => "OBX-STORE-UNAVAILABLE",
+            Self::Busy => "OBX-STORE-BUSY",
+            Self::Conflict => "OBX-STORE-CONFLICT",
+            Self::NotMigrated => "OBX-STORE-NOT-MIGRATED",
+            Self::SchemaTooNew => "OBX-STORE-SCHEMA-TOO-NEW",
+            Self::SchemaAltered => "OBX-STORE-SCHEMA-ALTERED",
+            Self::NotPermitted => "OBX-STORE-NOT-PERMITTED",
+            Self::Unsupported => "OBX-STORE-UNSUPPORTED",
+            Self::NotInTransaction => "OBX-STORE-NOT-IN-TRANSACTION",
+            Self::Invalid => "OBX-STORE-INVALID",
+            Self::Other => "OBX-STORE-OTHER",
+        }
+    }
+}
+
 impl StoreError {
     /// Returns true if the same call, or for a [`Conflict`](StoreErrorKind::Conflict) the same
     /// transaction, can succeed later without intervention.
@@ -138,6 +164,22 @@ pub enum TransportErrorKind {
     Other,
 }
 
+impl TransportErrorKind {
+    /// Returns the stable code of this kind, as the book's page on errors lists it.
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Unavailable => "OBX-TRANSPORT-UNAVAILABLE",
+            Self::Missing => "OBX-TRANSPORT-MISSING",
+            Self::NotPermitted => "OBX-TRANSPORT-NOT-PERMITTED",
+            Self::Unsupported => "OBX-TRANSPORT-UNSUPPORTED",
+            Self::Invalid => "OBX-TRANSPORT-INVALID",
+            Self::Closed => "OBX-TRANSPORT-CLOSED",
+            Self::Other => "OBX-TRANSPORT-OTHER",
+        }
+    }
+}
+
 impl TransportError {
     /// Returns true if the same call can succeed later without intervention.
     #[must_use]
@@ -162,6 +204,15 @@ pub enum AppendError {
 }
 
 impl AppendError {
+    /// Returns the stable code of the error inside, as the book's page on errors lists it.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Message(error) => error.code(),
+            Self::Conflict(error) | Self::Store(error) => error.code(),
+        }
+    }
+
     /// Returns true if the same transaction, retried from its beginning, can succeed without
     /// intervention.
     #[must_use]

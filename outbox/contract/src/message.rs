@@ -301,6 +301,22 @@ pub enum MessageError {
     },
 }
 
+impl MessageError {
+    /// Returns the stable code of this error, as the book's page on errors lists it.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Name(error) => error.code(),
+            Self::TooLarge { .. } => "OBX-MESSAGE-TOO-LARGE",
+            Self::SchemaVersion => "OBX-MESSAGE-SCHEMA-VERSION",
+            Self::OccurredAt(_) => "OBX-MESSAGE-TIME",
+            Self::Codec(_) => "OBX-MESSAGE-CODEC",
+            Self::Rejected(_) => "OBX-MESSAGE-REJECTED",
+            Self::Local { .. } => "OBX-MESSAGE-LOCAL",
+        }
+    }
+}
+
 impl fmt::Display for MessageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

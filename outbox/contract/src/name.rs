@@ -1,6 +1,7 @@
 //! Names used in tables, on the wire and in metrics: validated once on creation, and cheap to pass
 //! on.
 
+use std::convert::Infallible;
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
@@ -24,6 +25,21 @@ enum Problem {
     ControlCharacter { code: u32, at: usize },
     Reserved,
     NotAnAttribute,
+}
+
+impl NameError {
+    /// Returns the stable code of this error, as the book's page on errors lists it.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        "OBX-NAME-INVALID"
+    }
+}
+
+/// A name that is one already: so `TryInto<Topic, Error: Into<NameError>>` takes text and topics.
+impl From<Infallible> for NameError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
 }
 
 impl fmt::Display for NameError {

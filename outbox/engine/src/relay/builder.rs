@@ -366,16 +366,30 @@ pub enum StartError {
     Runtime(String),
 }
 
+impl StartError {
+    /// Returns the stable code of this error, or of the error inside, as the book's page on errors
+    /// lists it.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Config(_) => "OBX-START-CONFIG",
+            Self::Store(error) => error.code(),
+            Self::Transport(_, error) => error.code(),
+            Self::Runtime(_) => "OBX-START-RUNTIME",
+        }
+    }
+}
+
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Config(problems) => {
-                f.write_str("not started, invalid configuration:")?;
+                write!(f, "not started, invalid configuration [{}]:", self.code())?;
                 problems.iter().try_for_each(|problem| write!(f, "\n- {problem}"))
             }
             Self::Store(error) => write!(f, "not started: {error}"),
             Self::Transport(route, error) => write!(f, "not started: route {route}: {error}"),
-            Self::Runtime(error) => write!(f, "not started: {error}"),
+            Self::Runtime(error) => write!(f, "not started: {error} [{}]", self.code()),
         }
     }
 }

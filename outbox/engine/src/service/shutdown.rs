@@ -68,6 +68,12 @@ impl ShutdownError {
         Self { unfinished: Vec::new(), deadline: None }
     }
 
+    /// Returns the stable code of this error, as the book's page on errors lists it.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        "OBX-SHUTDOWN-UNFINISHED"
+    }
+
     /// Returns the parts that did not finish, such as `relay` and `inbox billing`. Empty after a
     /// shutdown that was canceled.
     #[must_use]
@@ -82,7 +88,7 @@ impl fmt::Display for ShutdownError {
             Some(deadline) => write!(f, "not drained within {deadline:?}: {}", self.unfinished.join(", "))?,
             None => f.write_str("the shutdown was canceled before it was done")?,
         }
-        f.write_str("; nothing is lost: what was in flight is sent or handled again")
+        write!(f, "; nothing is lost: what was in flight is sent or handled again [{}]", self.code())
     }
 }
 

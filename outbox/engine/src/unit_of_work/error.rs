@@ -54,6 +54,22 @@ impl WorkError {
         error.downcast::<Self>().map_or_else(Self::Failed, |ours| *ours)
     }
 
+    /// Returns the stable code of this error, or of the error inside, as the book's page on errors
+    /// lists it.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Conflict(_) => "OBX-WORK-CONFLICT",
+            Self::Unknown(_) => "OBX-WORK-UNKNOWN",
+            Self::Handler { .. } => "OBX-WORK-HANDLER",
+            Self::Failed(_) => "OBX-WORK-FAILED",
+            Self::TooDeep { .. } => "OBX-WORK-TOO-DEEP",
+            Self::TooMany { .. } => "OBX-WORK-TOO-MANY",
+            Self::Append(error) => error.code(),
+            Self::Store(error) => error.code(),
+        }
+    }
+
     /// Returns true if the same unit of work, retried from its beginning, can succeed without
     /// intervention. False if the result is unknown: then it may be committed already.
     #[must_use]
