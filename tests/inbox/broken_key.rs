@@ -149,7 +149,7 @@ async fn a_key_that_keeps_failing_lets_ten_thousand_others_flow_on_one_queue_of_
     let transport = RabbitMqTransport::builder(rabbitmq.fresh_vhost())
         .topology(Topology::Declared)
         .partitions(1)
-        .consumer(topic.clone(), topic.as_str().parse().unwrap())
+        .consumer(topic.clone(), topic.as_str())
         .build()
         .unwrap();
     others_flow(&database, Arc::new(transport), &topic).await;

@@ -45,8 +45,8 @@ async fn from_service_to_service(mode: Mode) {
     let transport = RabbitMqTransport::builder(rabbitmq.fresh_vhost())
         .topology(Topology::Declared)
         .partitions(2)
-        .consumer(orders.clone(), "stock".parse().unwrap())
-        .consumer(reserved.clone(), "shop".parse().unwrap());
+        .consumer(orders.clone(), "stock")
+        .consumer(reserved.clone(), "shop");
     let transport = Arc::new(transport.build().unwrap());
 
     let (failures, publishes) = (Arc::new(AtomicU32::new(0)), reserved.clone());

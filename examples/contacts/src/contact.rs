@@ -1,12 +1,12 @@
 //! The contact: an aggregate that records its changes. It knows nothing of a database.
 
 use outbox::prelude::*;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 // ANCHOR: events
 /// Events of a contact. serde's names are the event types and appear in the payloads, so the
 /// variants can be renamed later.
-#[derive(Clone, Debug, PartialEq, Serialize, DomainEvent)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DomainEvent)]
 #[event(topic = "contacts", key = "id")]
 pub(crate) enum ContactEvent {
     #[serde(rename = "contact.added")]

@@ -12,18 +12,28 @@ mod contact;
 use std::error::Error;
 use std::time::Duration;
 
-use outbox::backend::Received;
 use outbox::prelude::*;
+
+use contact::ContactEvent;
+
+/// Maximum time that the program waits for the newsletter.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Tells the readers of the newsletter.
+async fn tell(event: ContactEvent, _: &mut HandlerContext<'_, SqliteStore>) -> Result<(), HandlerError> {
+    println!("{event:?}");
+    Ok(())
+}
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let store = SqliteStore::in_memory().await?;
     book::create_table(&store).await?;
-    let transport = MemoryTransport::new();
-    let newsletter =
-        transport.subscribe(Subscription::new("newsletter".parse()?, ["contacts".parse()?])).await?;
-    let relay = Relay::builder(store.clone(), transport).start().await?;
-    let mediator = Mediator::new(Outbox::new(store));
+    let service = Service::builder("contacts", store, MemoryTransport::new())
+        .inbox("newsletter", |inbox| inbox.on(tell))
+        .start()
+        .await?;
+    let mediator = Mediator::new(service.outbox().clone());
 
     book::add(&mediator, 1, "Ann", "ann@old.example").await?;
     book::change(&mediator, 1, |ann| {
@@ -49,23 +59,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
         println!("refused: {error}");
     }
 
-    let mut left = 5;
-    while left > 0 {
-        let Received::Deliveries(deliveries) = newsletter.next().await? else { continue };
-        for delivery in deliveries {
-            match delivery.message {
-                Ok(message) => {
-                    println!("{}: {}", message.event_type, String::from_utf8_lossy(&message.payload));
-                }
-                Err(junk) => eprintln!("skipped: {junk}"),
-            }
-            newsletter.acknowledge(&[delivery.tag]).await?;
-            left -= 1;
+    let all_told = async {
+        while service.inbox_stats("newsletter").is_none_or(|newsletter| newsletter.handled < 5) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
-    }
-    if relay.stop(Duration::from_secs(60)).await {
-        Ok(())
-    } else {
-        Err("the relay did not finish in time".into())
-    }
+    };
+    service.run_until(tokio::time::timeout(PATIENCE, all_told)).await?;
+    Ok(())
 }

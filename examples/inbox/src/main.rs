@@ -83,10 +83,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let inventory_pool = database(&folder.path().join("inventory.db"), stock).await?;
     // In production, use a broker's. In a process, name the consumers first: then the start order
     // of the services does not matter.
-    let transport = MemoryTransport::builder()
-        .consumer("orders".parse()?, "inventory".parse()?)
-        .consumer("stock".parse()?, "shop".parse()?)
-        .build();
+    let transport =
+        MemoryTransport::builder().consumer("orders", "inventory").consumer("stock", "shop").build();
 
     // ANCHOR: inventory
     let store = SqliteStore::new(inventory_pool.clone());

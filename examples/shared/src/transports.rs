@@ -44,7 +44,7 @@ fn memory(consumers: &[(&str, &str)]) -> Result<Arc<dyn Transport>, Failed> {
     let mut builder = MemoryTransport::builder();
     for (topic, consumer) in consumers {
         // Messages published before they have subscribed are kept for them.
-        builder = builder.consumer(topic.parse()?, consumer.parse()?);
+        builder = builder.consumer(*topic, *consumer);
     }
     Ok(Arc::new(builder.build()))
 }
@@ -53,7 +53,7 @@ fn memory(consumers: &[(&str, &str)]) -> Result<Arc<dyn Transport>, Failed> {
 fn rabbitmq(url: &str, consumers: &[(&str, &str)]) -> Result<Arc<dyn Transport>, Failed> {
     let mut builder = RabbitMqTransport::builder(url).topology(outbox::rabbitmq::Topology::Declared);
     for (topic, consumer) in consumers {
-        builder = builder.consumer(topic.parse()?, consumer.parse()?);
+        builder = builder.consumer(*topic, *consumer);
     }
     Ok(Arc::new(builder.build()?))
 }

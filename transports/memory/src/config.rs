@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use outbox_contract::backend::BUCKETS;
 use outbox_contract::backend::flow::Load;
-use outbox_contract::{Consumer, Failure, Message, Rejection, Topic};
+use outbox_contract::{
+    Consumer, Failure, Message, NameError, Rejection, Topic, TransportError, TransportErrorKind,
+};
 
 use crate::transport::MemoryTransport;
 
@@ -25,9 +27,18 @@ pub(crate) struct Config {
     pub(crate) buffer: Load,
     pub(crate) max_message_bytes: Option<usize>,
     pub(crate) declared: BTreeMap<Topic, BTreeSet<Consumer>>,
+    pub(crate) problems: Vec<String>,
 }
 
 impl Config {
+    /// Reports the names that are invalid, all at once.
+    pub(crate) fn check(&self) -> Result<(), TransportError> {
+        if self.problems.is_empty() {
+            return Ok(());
+        }
+        Err(TransportError::new(TransportErrorKind::Invalid, "check", self.problems.join("; ")))
+    }
+
     /// Rejects a message that can never be delivered.
     pub(crate) fn validate(&self, message: &Message) -> Result<(), Rejection> {
         match self.max_message_bytes {
@@ -47,11 +58,10 @@ impl Config {
 ///
 /// ```
 /// # mod outbox { pub use outbox_contract::*; pub mod memory { pub use outbox_transport_memory::*; } }
-/// use outbox::{Consumer, Topic};
 /// use outbox::memory::MemoryTransport;
 ///
 /// let transport = MemoryTransport::builder()
-///     .consumer(Topic::new("orders")?, Consumer::new("inventory")?)
+///     .consumer("orders", "inventory")
 ///     .partitions(4)
 ///     .build();
 /// # Ok::<(), outbox::NameError>(())
@@ -71,17 +81,29 @@ impl MemoryTransportBuilder {
                 buffer: Load { messages: 10_000, bytes: 64 * 1024 * 1024 },
                 max_message_bytes: None,
                 declared: BTreeMap::new(),
+                problems: Vec::new(),
             },
         }
     }
 
     /// Declares that this consumer belongs to this topic, before it subscribes for the first time.
+    /// Names are text, or a [`Topic`] and a [`Consumer`]. An invalid one is reported by
+    /// [`check`](outbox_contract::Transport::check), with which relays and inboxes start.
     ///
     /// An undeclared consumer receives messages published after its first subscription. With the
     /// declaration, no message of the topic is confirmed without this consumer, so the start order
     /// of the parts of a program does not matter.
-    pub fn consumer(mut self, topic: Topic, consumer: Consumer) -> Self {
-        self.config.declared.entry(topic).or_default().insert(consumer);
+    pub fn consumer(
+        mut self,
+        topic: impl TryInto<Topic, Error: Into<NameError>>,
+        consumer: impl TryInto<Consumer, Error: Into<NameError>>,
+    ) -> Self {
+        let topic = topic.try_into().map_err(|error| self.config.problems.push(error.into().to_string()));
+        let consumer =
+            consumer.try_into().map_err(|error| self.config.problems.push(error.into().to_string()));
+        if let (Ok(topic), Ok(consumer)) = (topic, consumer) {
+            self.config.declared.entry(topic).or_default().insert(consumer);
+        }
         self
     }
 

@@ -65,6 +65,7 @@ impl Transport for MemoryTransport {
     }
 
     async fn check(&self) -> Result<(), TransportError> {
+        self.shared.config.check()?;
         self.shared.broker().check("check")
     }
 

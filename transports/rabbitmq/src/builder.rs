@@ -7,7 +7,7 @@ use std::time::Duration;
 use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
 use lapin::types::ShortString;
 use outbox_contract::backend::BUCKETS;
-use outbox_contract::{Consumer, Topic};
+use outbox_contract::{Consumer, NameError, Topic};
 
 use crate::address::Address;
 use crate::config::{Config, ConfigError, Topology};
@@ -18,13 +18,12 @@ use crate::transport::RabbitMqTransport;
 ///
 /// ```
 /// # mod outbox { pub use outbox_contract::*; pub mod rabbitmq { pub use outbox_transport_rabbitmq::*; } }
-/// use outbox::{Consumer, Topic};
 /// use outbox::rabbitmq::{RabbitMqTransport, Topology};
 ///
 /// let transport = RabbitMqTransport::builder("amqp://shop:secret@127.0.0.1:5672/%2f")
 ///     .topology(Topology::Declared)
 ///     .partitions(4)
-///     .consumer(Topic::new("orders")?, Consumer::new("inventory")?)
+///     .consumer("orders", "inventory")
 ///     .build()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -39,6 +38,7 @@ pub struct RabbitMqTransportBuilder {
     topology: Topology,
     partitions: u32,
     consumers: BTreeMap<Topic, BTreeSet<Consumer>>,
+    invalid_names: Vec<NameError>,
     dead_letters: Option<String>,
     delivery_limit: Option<u32>,
     max_waiting: Option<u32>,
@@ -61,6 +61,7 @@ impl RabbitMqTransportBuilder {
             topology: Topology::default(),
             partitions: 1,
             consumers: BTreeMap::new(),
+            invalid_names: Vec::new(),
             dead_letters: None,
             delivery_limit: None,
             max_waiting: None,
@@ -115,9 +116,18 @@ impl RabbitMqTransportBuilder {
     }
 
     /// Registers a consumer of a topic: with [`Topology::Declared`] its queues are declared before
-    /// anything is published, so that the start order of programs does not matter.
-    pub fn consumer(mut self, topic: Topic, consumer: Consumer) -> Self {
-        self.consumers.entry(topic).or_default().insert(consumer);
+    /// anything is published, so that the start order of programs does not matter. Names are text,
+    /// or a [`Topic`] and a [`Consumer`].
+    pub fn consumer(
+        mut self,
+        topic: impl TryInto<Topic, Error: Into<NameError>>,
+        consumer: impl TryInto<Consumer, Error: Into<NameError>>,
+    ) -> Self {
+        let topic = topic.try_into().map_err(|error| self.invalid_names.push(error.into()));
+        let consumer = consumer.try_into().map_err(|error| self.invalid_names.push(error.into()));
+        if let (Ok(topic), Ok(consumer)) = (topic, consumer) {
+            self.consumers.entry(topic).or_default().insert(consumer);
+        }
         self
     }
 
@@ -244,6 +254,7 @@ impl RabbitMqTransportBuilder {
                 self.max_pause, self.first_pause
             ));
         }
+        problems.extend(self.invalid_names.iter().map(ToString::to_string));
         problems.extend(self.consumers.values().flatten().filter_map(problem_of));
         let (Some(address), true) = (address, problems.is_empty()) else {
             return Err(ConfigError { problems });
@@ -301,9 +312,10 @@ mod tests {
             .heartbeat(Duration::from_millis(100))
             .exchange("")
             .delivery_limit(5)
+            .consumer("", "a\nb")
             .build()
             .unwrap_err();
-        assert_eq!(error.problems().len(), 6, "{error}");
+        assert_eq!(error.problems().len(), 8, "{error}");
         assert!(!error.to_string().contains("s3cret"), "{error}");
     }
 

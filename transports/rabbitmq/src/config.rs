@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lapin::tcp::OwnedTLSConfig;
 use lapin::types::ShortString;
-use outbox_contract::{Consumer, Failure, Message, Rejection, Topic};
+use outbox_contract::{Consumer, Failure, Message, Rejection, Topic, TransportErrorKind};
 
 use crate::address::Address;
 use crate::routing::Partitions;
@@ -94,6 +94,12 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
+    /// Returns the stable code of this error, as the book's page on errors lists it.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        TransportErrorKind::Invalid.code()
+    }
+
     /// Returns the problems, each with its value and remedy.
     #[must_use]
     pub fn problems(&self) -> &[String] {

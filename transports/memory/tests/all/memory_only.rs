@@ -10,7 +10,7 @@ use outbox_contract::backend::{
     Deliveries, Delivery, Outcome, Outcomes, Position, PublishBatch, Received, RelayId, Stored, Subscription,
     Transport, Unavailable,
 };
-use outbox_contract::{Consumer, Message, Route, Timestamp, Topic};
+use outbox_contract::{Consumer, Message, Route, Timestamp, Topic, TransportErrorKind};
 use outbox_transport_memory::{MemoryTransport, MemoryTransportBuilder};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -120,8 +120,18 @@ async fn a_follower_is_delivered_no_earlier_than_its_predecessor() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn every_invalid_name_of_a_declared_consumer_is_reported_by_the_check() {
+    let transport = MemoryTransport::builder().consumer("", "billing").consumer("orders", "a\nb").build();
+    let error = transport.check().await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (TransportErrorKind::Invalid, "OBX-TRANSPORT-INVALID"));
+    assert!(error.to_string().contains("the topic is empty"), "{error}");
+    assert!(error.to_string().contains("the consumer \"a\\nb\""), "{error}");
+    MemoryTransport::builder().consumer(topic(), "billing").build().check().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_declared_consumer_that_is_not_there_yet_misses_nothing() {
-    let transport = MemoryTransport::builder().consumer(topic(), consumer("billing")).build();
+    let transport = MemoryTransport::builder().consumer(topic(), "billing").build();
     let inventory = join(&transport, "inventory").await;
     let message = stored("a", 1);
     let (publishing, outcomes) = publish(&transport, &[Arc::clone(&message)]);
