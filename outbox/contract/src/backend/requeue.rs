@@ -191,7 +191,7 @@ mod tests {
         let words = run(1_000, &all).2.result().unwrap_err().to_string();
         assert!(
             words.contains("0 dead letters were requeued, and 1000 refused")
-                && words.ends_with("; and 990 more"),
+                && words.ends_with("; and 990 more [OBX-STORE-INVALID]"),
             "{words}"
         );
     }

@@ -334,7 +334,10 @@ async fn closing_ends_what_is_under_way() {
 async fn a_subscription_that_makes_no_sense_is_refused() {
     let transport = MemoryTransport::new();
     let nothing = transport.subscribe(Subscription::new(consumer("inventory"), [])).await.err().unwrap();
-    assert_eq!(nothing.to_string(), "subscribe: the subscription has no topics; name at least one");
+    assert_eq!(
+        nothing.to_string(),
+        "subscribe: the subscription has no topics; name at least one [OBX-TRANSPORT-INVALID]"
+    );
     let none = Subscription::new(consumer("inventory"), [topic()]).with_prefetch(0);
     let none = transport.subscribe(none).await.err().unwrap();
     assert!(none.to_string().contains("the prefetch is 0"), "{none}");
