@@ -25,7 +25,7 @@ use std::borrow::Cow;
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a domain event",
-    label = "appended here as an event",
+    label = "used here as an event",
     note = "derive it: `#[derive(serde::Serialize, DomainEvent)]` with `#[event(topic = \"…\", type = \"…\")]` and a `#[event(key)]` field",
     note = "or append a `Message` with `append_message` when there is no type for it"
 )]

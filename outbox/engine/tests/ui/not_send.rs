@@ -1,0 +1,27 @@
+//! A handler whose future stays on its thread.
+
+extern crate outbox_contract as outbox;
+
+use outbox_derive::DomainEvent;
+use outbox_engine::{HandlerContext, HandlerError, Inbox};
+use outbox_store_memory::MemoryStore;
+use outbox_testkit::Feed;
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize, DomainEvent)]
+#[event(topic = "orders", type = "order.placed")]
+struct OrderPlaced {
+    #[event(key)]
+    order_id: u64,
+}
+
+async fn handle(_: OrderPlaced, _: &mut HandlerContext<'_, MemoryStore>) -> Result<(), HandlerError> {
+    let shared = std::rc::Rc::new(1);
+    std::future::ready(()).await;
+    drop(shared);
+    Ok(())
+}
+
+fn main() {
+    let _inbox = Inbox::builder(MemoryStore::new(), Feed::new()).on(handle);
+}
