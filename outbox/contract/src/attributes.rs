@@ -175,11 +175,11 @@ impl Message {
         self.payload.is_empty() && self.headers.get(TOMBSTONE).is_some_and(|value| value == "true")
     }
 
-    /// Returns the `source` of the event as which this message was received: the default source of
-    /// an outbox where it has no other.
+    /// Returns the `source` of the event as which this message was received. `None`: it was not
+    /// received.
     #[must_use]
-    pub fn source(&self) -> &str {
-        self.headers.get(SOURCE).unwrap_or(cloudevents::DEFAULT_SOURCE)
+    pub fn source(&self) -> Option<&str> {
+        self.headers.get(SOURCE)
     }
 
     /// Returns the `id` of the event as its producer wrote it, whether or not it is a UUID.
@@ -192,10 +192,8 @@ impl Message {
     /// themselves: the [`Origin`](crate::backend::Origin) of a delivery has it.
     pub fn received_from(&mut self, source: &str) {
         self.headers.remove(SOURCE);
-        if source != cloudevents::DEFAULT_SOURCE {
-            // A source that is too long for a header was none that a relay takes.
-            let _ = self.headers.insert(SOURCE, source);
-        }
+        // A source that is too long for a header was none that a relay takes.
+        let _ = self.headers.insert(SOURCE, source);
     }
 
     fn with_attribute(mut self, header: &str, value: String) -> Result<Self, NameError> {
@@ -241,9 +239,9 @@ mod tests {
         assert_eq!((message.subject(), message.data_schema()), (Some("line-1"), None));
         assert_eq!(message.extensions().collect::<Vec<_>>(), [("tenantid", "acme")]);
         assert_eq!((message.extension("source"), message.extension("subject")), (None, None));
-        assert_eq!((message.source(), &*message.event_id()), ("x", "x"));
+        assert_eq!((message.source(), &*message.event_id()), (Some("x"), "x"));
         forget_origin(&mut message.headers);
-        assert_eq!(message.source(), cloudevents::DEFAULT_SOURCE);
+        assert_eq!(message.source(), None);
         assert_eq!(message.event_id(), message.id.to_string());
     }
 

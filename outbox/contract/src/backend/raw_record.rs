@@ -84,7 +84,7 @@ type Raw<'r> = Cow<'r, [u8]>;
 /// }
 /// let (message, _) = record.message(&Topic::new("orders")?).expect("it has all that is needed");
 /// assert_eq!(message.key.as_ref().map(|key| key.as_str()), Some("0x0007"));
-/// assert_eq!((message.source(), &*message.event_id()), ("/legacy", "17"));
+/// assert_eq!((message.source(), &*message.event_id()), (Some("/legacy"), "17"));
 /// # Ok::<(), outbox::NameError>(())
 /// ```
 #[derive(Clone)]

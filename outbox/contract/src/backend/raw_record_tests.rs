@@ -300,7 +300,7 @@ fn who_handles_an_event_finds_all_of_its_attributes() {
                 ("binary", b"\xff\n"),
             ],
         ));
-        assert_eq!((message.source(), &*message.event_id()), ("/legacy", "17"));
+        assert_eq!((message.source(), &*message.event_id()), (Some("/legacy"), "17"));
         assert_eq!(message.subject(), Some("line-1"));
         assert_eq!(message.data_schema(), Some("https://example.com/order"));
         let extensions: Vec<_> = message.extensions().collect();

@@ -69,10 +69,10 @@ impl<'a, S: Transactional, A, C: Codec> HandlerContext<'a, S, A, C> {
         &self.message.headers
     }
 
-    /// Returns the CloudEvents `source` of the message: the outbox, or the program, that sent it. `/outbox`, the default of an outbox
-    /// without a name, where the message has none.
+    /// Returns the CloudEvents `source` of the message: the outbox, or the program, that sent it.
+    /// `None`: it did not come from a transport.
     #[must_use]
-    pub fn source(&self) -> &'a str {
+    pub fn source(&self) -> Option<&'a str> {
         self.message.source()
     }
 

@@ -60,7 +60,7 @@ mod tests {
             let written = as_written(message);
             assert_eq!((written.id, written.headers.get("tenant")), (sent.id, Some("acme")));
         }
-        assert_eq!((as_written(&one).source(), as_written(&other).source()), ("/one", "/other"));
+        assert_eq!((as_written(&one).source(), as_written(&other).source()), (Some("/one"), Some("/other")));
     }
 
     #[test]
@@ -76,9 +76,9 @@ mod tests {
     fn nobody_sends_the_id_that_a_handler_sees() {
         let sent = message();
         let forged = sent.clone().with_header(EVENT_ID, message().id.to_string()).unwrap();
-        assert_eq!(*as_written(&taken_in(&forged, "/shop")), sent);
+        assert_eq!(as_written(&taken_in(&forged, "/shop")).id, sent.id);
         let mut forged = sent.clone();
         forged.headers.insert("ce-source", "/forged").unwrap();
-        assert_eq!(taken_in(&forged, "/shop").source(), "/shop");
+        assert_eq!(taken_in(&forged, "/shop").source(), Some("/shop"));
     }
 }

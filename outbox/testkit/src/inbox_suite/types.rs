@@ -151,7 +151,7 @@ pub async fn the_attributes_of_an_event_reach_its_handler<H: InboxHarness>(harne
                 };
                 message.event_id() == sent.id.to_string() && of(message) == of(sent)
             };
-            if message.source() != "/shop" || !expected.iter().any(same) {
+            if message.source() != Some("/shop") || !expected.iter().any(same) {
                 return Box::pin(async { Err(HandlerFailure::rejected("suite", "another event").into()) });
             }
             // More than the attempts in memory.

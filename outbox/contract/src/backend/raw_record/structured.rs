@@ -147,7 +147,7 @@ mod tests {
             let message = read.unwrap();
             assert_eq!(message.payload, r#"{"b": 1.0,"a":12345678901234567890123}"#, "as it was written");
             assert_eq!((&*message.event_type, &*message.content_type), ("x", "application/json"));
-            assert_eq!((message.source(), &*message.event_id()), ("/legacy", "17"));
+            assert_eq!((message.source(), &*message.event_id()), (Some("/legacy"), "17"));
             assert_eq!(
                 (message.subject(), message.key.as_ref().map(Key::as_str)),
                 (Some("line-1"), Some("k"))
@@ -177,7 +177,7 @@ mod tests {
             let (message, _) = both.with_key(Some(b"k")).message(&"orders".parse().unwrap()).unwrap();
             assert_eq!(
                 (&*message.event_type, &*message.event_id(), message.source()),
-                ("x", "17", "/legacy")
+                ("x", "17", Some("/legacy"))
             );
             assert_eq!((message.extensions().count(), message.headers.get("tenant")), (0, Some("acme")));
             assert_eq!((message.key.as_ref().map(Key::as_str), &message.payload[..]), (Some("k"), &b"1"[..]));
