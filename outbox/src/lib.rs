@@ -44,8 +44,10 @@ pub mod message {
     pub use outbox_engine::EventHandlerFn;
 }
 
-/// The relay: its builder, configuration, figures and observer.
+/// The relay: its builder, configuration, figures and observer, and durations as its configuration
+/// writes them.
 pub mod relay {
+    pub use outbox_contract::duration;
     pub use outbox_engine::{
         Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayObserver, RelayStats, StartError, Status,
     };

@@ -10,6 +10,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 /// The categories of crates.io in use here. It refuses a crate with an unknown category.
 const CATEGORIES: &[&str] = &[
     "asynchronous",
+    "command-line-utilities",
     "database",
     "development-tools::procedural-macro-helpers",
     "development-tools::testing",

@@ -1,0 +1,70 @@
+//! What every command needs: settings, output, and the database.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::sync::Arc;
+
+use outbox::{Store, Transport};
+
+use crate::args::Global;
+use crate::exit::Failed;
+use crate::open::{self, Database, Missing};
+use crate::out::Out;
+use crate::settings::Settings;
+use crate::{escape, redact};
+
+/// The program, once its settings are read.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) settings: Settings,
+    pub(crate) out: Out,
+    yes: bool,
+}
+
+impl App {
+    /// Reads the settings.
+    pub(crate) fn new(global: &Global) -> Result<Self, Failed> {
+        let settings = Settings::read(global)?;
+        Ok(Self { settings, out: Out::new(global.json, global.table), yes: global.yes })
+    }
+
+    /// Connects to the database, whose tables must be ready.
+    pub(crate) async fn store(&self) -> Result<Arc<dyn Database>, Failed> {
+        let store = open::store(&self.settings, Missing::Refuse).await?;
+        Store::check(&*store).await?;
+        Ok(store)
+    }
+
+    /// Opens the broker of the settings.
+    pub(crate) fn transport(&self) -> Result<Arc<dyn Transport>, Failed> {
+        open::transport(&self.settings, self.settings.transport()?, None)
+    }
+
+    /// Asks before something is removed. Without a terminal nobody can answer: `--yes` is needed.
+    pub(crate) fn confirm(&self, what: &str) -> Result<(), Failed> {
+        if self.yes {
+            return Ok(());
+        }
+        if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+            return Err(Failed::usage(format!(
+                "not done: this would {what}, and no terminal is there to confirm it; add --yes, or look first \
+                 with --dry-run"
+            )));
+        }
+        let mut err = io::stderr().lock();
+        write!(err, "{}? [y/N] ", redact::hide(&escape::line(&capitalized(what))))?;
+        err.flush()?;
+        let mut answer = String::new();
+        io::stdin().lock().read_line(&mut answer)?;
+        if matches!(answer.trim(), "y" | "Y" | "yes") { Ok(()) } else { Err(Failed::Interrupted) }
+    }
+}
+
+fn capitalized(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+/// Returns a number with its noun: `1 message`, `2 messages`.
+pub(crate) fn count(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}

@@ -1,0 +1,358 @@
+//! Arguments of the program.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::Shell;
+use outbox::admin::{Filter, MAX_PER_CALL};
+use outbox::{Key, MessageId, Route, Timestamp, Topic};
+
+use crate::exit::{CODES, Failed};
+use crate::time;
+
+/// Shows what waits in an outbox and why, repairs it, and runs its relay
+#[derive(Debug, Parser)]
+#[command(name = "outbox", version, after_help = CODES, propagate_version = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Arguments of every command.
+#[derive(Args, Debug)]
+pub(crate) struct Global {
+    /// Database: sqlite:PATH, postgres://…, mysql://… or mongodb://…
+    #[arg(long, global = true, value_name = "URL", env = "OUTBOX_STORE", hide_env_values = true)]
+    pub(crate) store: Option<String>,
+    /// Broker: kafka://HOST:PORT, amqp://… or redis://…
+    #[arg(long, global = true, value_name = "URL", env = "OUTBOX_TRANSPORT", hide_env_values = true)]
+    pub(crate) transport: Option<String>,
+    /// Settings in TOML, with the names of the arguments
+    #[arg(long, global = true, value_name = "FILE", env = "OUTBOX_CONFIG", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+    /// One setting by its name in the file, as relay.lease=30s; more than once for several
+    #[arg(long, global = true, value_name = "NAME=VALUE", action = ArgAction::Append)]
+    pub(crate) set: Vec<String>,
+    /// Print JSON, one object a line; the default where no terminal shows the output
+    #[arg(long, global = true, conflicts_with = "table")]
+    pub(crate) json: bool,
+    /// Print tables, also where no terminal shows them
+    #[arg(long, global = true)]
+    pub(crate) table: bool,
+    /// Do not ask before something is removed
+    #[arg(long, short, global = true)]
+    pub(crate) yes: bool,
+    /// Log to the standard error from this level on: error, warn, info, debug or trace
+    #[arg(long, global = true, value_name = "LEVEL", env = "OUTBOX_LOG")]
+    pub(crate) log: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Create the tables of the outbox, or upgrade them
+    Migrate {
+        /// Print the statements, and run nothing
+        #[arg(long)]
+        print: bool,
+    },
+    /// Check that the database, and the broker if one is named, are ready
+    Check,
+    /// Run a relay until SIGTERM or Ctrl-C, which drain and stop it; a second signal ends it at once
+    Relay(RelayArgs),
+    /// Show the backlog and what needs attention
+    Status(StatusArgs),
+    /// Show why a key waits, and what to do
+    Explain(KeyName),
+    /// Dead letters: messages that were given up
+    #[command(subcommand)]
+    Dead(View),
+    /// Messages that wait behind a failing or held key
+    #[command(subcommand)]
+    Parked(View),
+    /// Messages that are due later
+    #[command(subcommand)]
+    Scheduled(View),
+    /// Delivered messages, if the store keeps them
+    #[command(subcommand)]
+    History(View),
+    /// Failing and held keys
+    #[command(subcommand)]
+    Keys(KeysView),
+    /// Send dead letters again, each at the end of its key
+    Requeue(Select),
+    /// Delete dead letters for good
+    Purge(Select),
+    /// Send delivered messages again
+    Replay(Select),
+    /// Remove scheduled messages before they are due
+    Cancel(Select),
+    /// Hold keys: their messages wait until they are released
+    Hold(SelectKeys),
+    /// Let failing or held keys try again now
+    Release(SelectKeys),
+    /// Make the first waiting message of keys a dead letter, and go on with the next
+    Skip(SelectKeys),
+    /// Make all waiting messages of keys dead letters
+    Discard(SelectKeys),
+    /// Stop publishing a route, or one topic of it, on every relay
+    Pause(PauseArgs),
+    /// End a pause
+    Resume(PauseArgs),
+    /// Append a message, for a test
+    Publish(PublishArgs),
+    /// Send numbered messages through store, relay, broker and a consumer, and check their arrival
+    Verify(CanaryArgs),
+    /// Send a load the same way, and measure latency and rate
+    Bench(CanaryArgs),
+    /// Check everything, with a remedy for each finding
+    Doctor,
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write manual pages into a folder
+    Man {
+        /// The folder
+        #[arg(value_hint = ValueHint::DirPath)]
+        folder: PathBuf,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RelayArgs {
+    /// Send what is there, and end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// With --once: give up after this time
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time::span, requires = "once")]
+    pub(crate) within: Duration,
+    /// Serve /health and /metrics here; a port alone is on 127.0.0.1
+    #[arg(long, value_name = "ADDRESS", env = "OUTBOX_HTTP", num_args = 0..=1, default_missing_value = "127.0.0.1:9464")]
+    pub(crate) http: Option<String>,
+    /// Name of this relay in logs and in the database
+    #[arg(long, value_name = "NAME", env = "OUTBOX_LABEL")]
+    pub(crate) label: Option<String>,
+    /// CloudEvents source: a URI reference that names the service, as /orders
+    #[arg(long, value_name = "URI", env = "OUTBOX_SOURCE")]
+    pub(crate) source: Option<String>,
+    /// Keep delivered messages for this time, for replay
+    #[arg(long, value_name = "TIME", env = "OUTBOX_HISTORY", value_parser = time::span)]
+    pub(crate) history: Option<Duration>,
+    /// Maximum duration of a stop; what is unsent by then is sent after the next start
+    #[arg(long, value_name = "TIME", env = "OUTBOX_STOP_WITHIN", value_parser = time::span)]
+    pub(crate) stop_within: Option<Duration>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StatusArgs {
+    /// Routes to show, besides those that have problems
+    #[arg(long, value_name = "ROUTE", default_value = "default")]
+    pub(crate) route: Vec<Route>,
+    /// Show it again and again, with this pause
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s", value_parser = time::span)]
+    pub(crate) watch: Option<Duration>,
+    /// Age of the oldest message from which the outbox is not healthy
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time::span)]
+    pub(crate) max_age: Duration,
+}
+
+/// One key.
+#[derive(Args, Debug)]
+pub(crate) struct KeyName {
+    /// The topic
+    pub(crate) topic: Topic,
+    /// The key; of a message without one, its id
+    pub(crate) key: Key,
+    /// The route, if the key fails on several
+    #[arg(long)]
+    pub(crate) route: Option<Route>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum View {
+    /// List messages
+    List(FilterArgs),
+    /// Show one message with its payload
+    Show {
+        /// Id of the message
+        id: MessageId,
+        /// Form of the payload
+        #[arg(long, value_name = "FORM", default_value = "auto")]
+        payload: Form,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeysView {
+    /// List failing and held keys
+    List(FilterArgs),
+    /// Show a key with its waiting messages
+    Show(KeyName),
+}
+
+/// Forms of a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Form {
+    /// JSON, text or hex, whichever the payload is
+    Auto,
+    Json,
+    Text,
+    Hex,
+}
+
+/// Selection of messages or keys.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct FilterArgs {
+    /// Only of this route
+    #[arg(long, conflicts_with = "all_routes")]
+    pub(crate) route: Option<Route>,
+    /// Of all routes, those of inboxes included
+    #[arg(long)]
+    pub(crate) all_routes: bool,
+    /// Only of this topic
+    #[arg(long)]
+    pub(crate) topic: Option<Topic>,
+    /// Only of this key
+    #[arg(long)]
+    pub(crate) key: Option<Key>,
+    /// Only from this time on: RFC 3339, or a duration ago
+    #[arg(long, value_name = "TIME", value_parser = time::past)]
+    pub(crate) since: Option<Timestamp>,
+    /// Only before this time
+    #[arg(long, value_name = "TIME", value_parser = time::past)]
+    pub(crate) before: Option<Timestamp>,
+    /// Maximum number
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
+    /// Number to skip, for paging
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) offset: usize,
+}
+
+impl FilterArgs {
+    /// Number of items that a list shows unless another one is asked for.
+    const SHOWN: usize = 100;
+
+    /// Returns the number of items to list.
+    pub(crate) fn shown(&self) -> usize {
+        self.limit.unwrap_or(Self::SHOWN)
+    }
+
+    /// Returns the filter of one page of a list: it may look at all routes.
+    pub(crate) fn page(&self, offset: usize, limit: usize) -> Filter {
+        Filter {
+            route: self.route.clone(),
+            topic: self.topic.clone(),
+            key: self.key.clone(),
+            ids: None,
+            since: self.since,
+            before: self.before,
+            limit: Some(limit.min(MAX_PER_CALL)),
+            offset,
+        }
+    }
+
+    /// Checks that an operation on many says of which route they are.
+    pub(crate) fn names_route(&self, operation: &str) -> Result<(), Failed> {
+        if self.route.is_some() || self.all_routes {
+            return Ok(());
+        }
+        Err(Failed::usage(format!(
+            "{operation} of more than one names its route: give --route default for what relays send, --route \
+             inbox/NAME for an inbox, or --all-routes"
+        )))
+    }
+}
+
+/// Messages to change: some by their ids, or all that a filter selects.
+#[derive(Args, Debug)]
+pub(crate) struct Select {
+    /// Ids of messages; without any, the filter selects
+    #[arg(value_name = "ID")]
+    pub(crate) ids: Vec<MessageId>,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Show what would be done, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Keys to change: one by its name, or all failing or held ones that a filter selects.
+#[derive(Args, Debug)]
+pub(crate) struct SelectKeys {
+    /// Topic and key; without them, the filter selects
+    #[arg(value_names = ["TOPIC", "KEY"], num_args = 2, conflicts_with_all = ["topic", "key"])]
+    pub(crate) name: Vec<String>,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Show what would be done, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PauseArgs {
+    /// The route
+    #[arg(long)]
+    pub(crate) route: Route,
+    /// Only this topic of it
+    #[arg(long)]
+    pub(crate) topic: Option<Topic>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PublishArgs {
+    /// The topic
+    pub(crate) topic: Topic,
+    /// The ordering key
+    #[arg(long)]
+    pub(crate) key: Option<Key>,
+    /// Type of the event
+    #[arg(long = "type", value_name = "TYPE", default_value = "outbox.test")]
+    pub(crate) event_type: String,
+    /// Payload; `-` reads the standard input
+    #[arg(long, value_name = "DATA", default_value = "{}")]
+    pub(crate) data: String,
+    /// Media type of the payload
+    #[arg(long, value_name = "TYPE", default_value = "application/json")]
+    pub(crate) content_type: String,
+    /// Header; more than once for several
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) header: Vec<String>,
+    /// The route
+    #[arg(long, default_value = "default")]
+    pub(crate) route: Route,
+    /// Send it no earlier: RFC 3339, or a duration from now
+    #[arg(long, value_name = "TIME", value_parser = time::future)]
+    pub(crate) due: Option<Timestamp>,
+}
+
+/// Numbered messages through the whole chain.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CanaryArgs {
+    /// Topic of the messages; nobody else should use it
+    #[arg(long, default_value = "outbox-canary")]
+    pub(crate) topic: Topic,
+    /// Route of the messages
+    #[arg(long, default_value = "default")]
+    pub(crate) route: Route,
+    /// Number of messages
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 100)]
+    pub(crate) messages: u32,
+    /// Number of keys that they are divided over
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) keys: u32,
+    /// Bytes of a payload
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub(crate) bytes: usize,
+    /// Give up after this time
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time::span)]
+    pub(crate) within: Duration,
+    /// Run a relay in this program, instead of relying on one that runs
+    #[arg(long)]
+    pub(crate) with_relay: bool,
+}

@@ -1,0 +1,192 @@
+//! `requeue`, `purge`, `replay`, `cancel`: operations on messages. `pause` and `resume`.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use outbox::admin::{Filter, MAX_PER_CALL};
+use outbox::backend::{Listed, View};
+use outbox::{Admin, MessageId};
+use serde_json::json;
+
+use crate::app::{App, count};
+use crate::args::{PauseArgs, Select};
+use crate::commands::list;
+use crate::exit::{Exit, Failed, Outcome};
+use crate::message;
+use crate::open::Database;
+use crate::out::remark;
+
+/// Operation on messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Requeue,
+    Purge,
+    Replay,
+    Cancel,
+}
+
+impl Action {
+    const fn view(self) -> View {
+        match self {
+            Self::Requeue | Self::Purge => View::DeadLetters,
+            Self::Replay => View::History,
+            Self::Cancel => View::Scheduled,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Requeue => "requeue",
+            Self::Purge => "purge",
+            Self::Replay => "replay",
+            Self::Cancel => "cancel",
+        }
+    }
+
+    const fn done(self) -> &'static str {
+        match self {
+            Self::Requeue => "requeued",
+            Self::Purge => "purged",
+            Self::Replay => "replayed",
+            Self::Cancel => "canceled",
+        }
+    }
+
+    const fn noun(self) -> &'static str {
+        match self {
+            Self::Requeue | Self::Purge => "dead letter",
+            Self::Replay => "delivered message",
+            Self::Cancel => "scheduled message",
+        }
+    }
+
+    const fn removes(self) -> bool {
+        matches!(self, Self::Purge | Self::Cancel)
+    }
+}
+
+/// Selects messages, shows or confirms them, and does it.
+///
+/// The messages are chosen once, at the beginning: a message that fails again meanwhile, or that
+/// another operator adds, is not taken a second time.
+pub(crate) async fn run(app: &App, action: Action, select: &Select) -> Outcome {
+    let store = app.store().await?;
+    let chosen = choose(&*store, action, select).await?;
+    if select.dry_run {
+        let rows: Vec<_> = chosen.iter().map(|listed| message::row(action.view(), listed)).collect();
+        app.out.list(message::head(action.view()), &rows)?;
+        remark(&format!("dry run: {} would be {}", count(rows.len() as u64, action.noun()), action.done()));
+        return Ok(Exit::Done);
+    }
+    if action.removes() && !chosen.is_empty() {
+        app.confirm(&format!("{} {} for good", action.name(), count(chosen.len() as u64, action.noun())))?;
+    }
+    let done = carry_out(&*store, action, select, &chosen).await?;
+    let missed = chosen.len() as u64 - done.min(chosen.len() as u64);
+    let mut text = format!("{} {}", action.done(), count(done, action.noun()));
+    if missed > 0 {
+        text.push_str(&format!("; {missed} were gone meanwhile, by another operator or a relay"));
+    }
+    app.out.say(&text, &json!({ "operation": action.name(), "done": done, "gone": missed }))?;
+    Ok(Exit::of_findings(missed > 0))
+}
+
+/// Returns the messages that are selected, by ids or by the filter.
+async fn choose(store: &dyn Database, action: Action, select: &Select) -> Result<Vec<Listed>, Failed> {
+    let (view, filter) = (action.view(), &select.filter);
+    if select.ids.is_empty() {
+        filter.names_route(action.name())?;
+        let (mut chosen, most) = (Vec::new(), filter.limit.unwrap_or(usize::MAX));
+        while chosen.len() < most {
+            let page =
+                store.browse(view, &filter.page(filter.offset + chosen.len(), most - chosen.len())).await?;
+            if page.is_empty() {
+                break;
+            }
+            chosen.extend(page);
+        }
+        return Ok(chosen);
+    }
+    let mut chosen = list::find(store, view, &select.ids).await?;
+    if let Some(route) = &filter.route {
+        chosen.retain(|listed| listed.route == *route);
+    }
+    let absent: Vec<MessageId> = select
+        .ids
+        .iter()
+        .copied()
+        .filter(|id| !chosen.iter().any(|listed| listed.stored.message.id == *id))
+        .collect();
+    if !absent.is_empty() {
+        return Err(list::absent(view, &absent));
+    }
+    let first = chosen.first().map(|listed| listed.route.clone());
+    if !filter.all_routes
+        && filter.route.is_none()
+        && chosen.iter().any(|listed| Some(&listed.route) != first.as_ref())
+    {
+        let mut routes: Vec<&str> = chosen.iter().map(|listed| listed.route.as_str()).collect();
+        routes.sort_unstable();
+        routes.dedup();
+        return Err(Failed::usage(format!(
+            "these messages are on several routes ({}); name one with --route, or give --all-routes",
+            routes.join(", ")
+        )));
+    }
+    Ok(chosen)
+}
+
+/// Carries it out in parts, and returns the number of messages that it reached.
+async fn carry_out(
+    store: &dyn Database,
+    action: Action,
+    select: &Select,
+    chosen: &[Listed],
+) -> Result<u64, Failed> {
+    let bar = bar(chosen.len() as u64);
+    let mut done = 0;
+    for part in chosen.chunks(MAX_PER_CALL) {
+        let ids: Vec<MessageId> = part.iter().map(|listed| listed.stored.message.id).collect();
+        let mut filter = Filter { ids: Some(ids.clone()), ..select.filter.page(0, MAX_PER_CALL) };
+        if !select.filter.all_routes && filter.route.is_none() {
+            filter.route = part.first().map(|listed| listed.route.clone());
+        }
+        done += match action {
+            Action::Requeue => store.requeue(&filter).await?,
+            Action::Purge => store.purge(&filter).await?,
+            Action::Replay => store.replay(&filter).await?,
+            Action::Cancel => store.cancel_scheduled(&ids).await?,
+        };
+        bar.inc(part.len() as u64);
+    }
+    bar.finish_and_clear();
+    Ok(done)
+}
+
+/// Returns a bar of progress, which a terminal shows and nothing else.
+pub(crate) fn bar(length: u64) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} {eta}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// Begins or ends a pause.
+pub(crate) async fn pause(app: &App, args: &PauseArgs, paused: bool) -> Outcome {
+    let store = app.store().await?;
+    store.set_paused(&args.route, args.topic.as_ref(), paused).await?;
+    let what = args.topic.as_ref().map_or_else(
+        || format!("route {}", args.route),
+        |topic| format!("topic {topic} of route {}", args.route),
+    );
+    let text = if paused {
+        format!("paused {what}; relays follow at their next heartbeat")
+    } else {
+        format!("resumed {what}; relays follow at their next heartbeat")
+    };
+    let topic = args.topic.as_ref().map(|topic| topic.as_str());
+    app.out.say(&text, &json!({ "paused": paused, "route": args.route.as_str(), "topic": topic }))?;
+    Ok(Exit::Done)
+}

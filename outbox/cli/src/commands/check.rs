@@ -1,0 +1,140 @@
+//! `check` and `doctor`: is everything ready, and is anything wrong?
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox::{Route, Store, Transport};
+use serde_json::json;
+
+use crate::app::{App, count};
+use crate::commands::status::Picture;
+use crate::exit::{Exit, Failed, Outcome};
+use crate::findings::Finding;
+use crate::open::{self, Missing};
+use crate::redact;
+
+/// Age of the oldest message from which `doctor` finds it too old.
+const MAX_AGE: Duration = Duration::from_secs(60);
+
+/// Longest wait for a broker.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Checks database and broker; the first problem is the answer.
+pub(crate) async fn run(app: &App) -> Outcome {
+    let store = app.store().await?;
+    ready(app, "store", store.name(), app.settings.store()?)?;
+    if let Some(url) = &app.settings.transport {
+        let transport = app.transport()?;
+        reach(&*transport).await?;
+        ready(app, "transport", transport.name(), url)?;
+    }
+    Ok(Exit::Done)
+}
+
+fn ready(app: &App, what: &str, name: &str, url: &str) -> Result<(), Failed> {
+    let url = redact::url(url);
+    app.out.say(
+        &format!("{what} {name} is ready: {url}"),
+        &json!({ "checked": what, "kind": name, "url": url, "ready": true }),
+    )
+}
+
+async fn reach(transport: &dyn Transport) -> Result<(), Failed> {
+    match tokio::time::timeout(PATIENCE, transport.check()).await {
+        Ok(checked) => Ok(checked?),
+        Err(_) => Err(Failed::error(format!(
+            "the broker ({}) gave no answer within {} s; check address, network and state of the broker",
+            transport.name(),
+            PATIENCE.as_secs()
+        ))),
+    }
+}
+
+/// Checks everything, and reports all that it finds.
+pub(crate) async fn doctor(app: &App) -> Outcome {
+    let mut findings = settings(app);
+    let mut checked = vec!["settings"];
+    let store = match open::store(&app.settings, Missing::Refuse).await {
+        Ok(store) => Some(store),
+        Err(error @ Failed::Usage(_)) => return Err(error),
+        Err(error) => {
+            findings.push(Finding::new(
+                "store",
+                format!("store: {error}"),
+                "correct --store, or start the database",
+            ));
+            None
+        }
+    };
+    if let Some(store) = store {
+        checked.push("store");
+        match Store::check(&*store).await {
+            Ok(()) => {
+                checked.push("backlog");
+                findings.extend(Picture::take(&*store, &[Route::default()], MAX_AGE).await?.findings);
+            }
+            Err(error) => findings.push(Finding::new(
+                "schema",
+                format!("store: {error}"),
+                "create or upgrade the tables with `outbox migrate`, as a user who may",
+            )),
+        }
+    }
+    if app.settings.transport.is_some() {
+        checked.push("transport");
+        let transport: Result<Arc<dyn Transport>, Failed> = app.transport();
+        let reached = match &transport {
+            Ok(transport) => reach(&**transport).await,
+            Err(error) => Err(Failed::error(error.to_string())),
+        };
+        if let Err(error) = reached {
+            let remedy = "correct --transport, or start the broker; messages wait in the store until then";
+            findings.push(Finding::new("transport", format!("transport: {error}"), remedy));
+        }
+    }
+    report(app, &checked, &findings)
+}
+
+/// Returns the problems of settings that are valid as TOML.
+fn settings(app: &App) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = app
+        .settings
+        .relay
+        .problems()
+        .into_iter()
+        .map(|problem| Finding::new("settings", format!("relay: {problem}"), "correct the setting"))
+        .collect();
+    if app.settings.transport.is_none() {
+        findings.push(Finding::new(
+            "no-transport",
+            "no broker is named: it was not checked",
+            "give its URL with --transport, or in OUTBOX_TRANSPORT",
+        ));
+    }
+    if app.settings.relay.source == outbox::relay::RelayConfig::default().source {
+        findings.push(Finding::new(
+            "default-source",
+            "relay.source is the default, /outbox: consumers can't tell two outboxes apart",
+            "name the service: --set relay.source=/orders",
+        ));
+    }
+    findings
+}
+
+fn report(app: &App, checked: &[&str], findings: &[Finding]) -> Outcome {
+    if app.out.is_json() {
+        app.out.object(&json!({
+            "checked": checked,
+            "healthy": findings.is_empty(),
+            "findings": findings.iter().map(Finding::json).collect::<Vec<_>>(),
+        }))?;
+    } else {
+        app.out.text(&format!("checked: {}", checked.join(", ")))?;
+        for finding in findings {
+            app.out.say(&finding.lines(), &serde_json::Value::Null)?;
+        }
+        let found = findings.len() as u64;
+        app.out.text(&if found == 0 { "all is well".to_owned() } else { count(found, "finding") })?;
+    }
+    Ok(Exit::of_findings(!findings.is_empty()))
+}

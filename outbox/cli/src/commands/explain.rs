@@ -1,0 +1,235 @@
+//! `explain`: why a key waits, and what to do.
+
+use outbox::admin::{FailingKey, Filter, MAX_PER_CALL};
+use outbox::backend::{Backlog, Listed, View};
+use outbox::{KeyId, Route};
+use serde_json::{Value, json};
+
+use crate::app::{App, count};
+use crate::args::KeyName;
+use crate::commands::{act_on_keys, keys};
+use crate::exit::{Exit, Failed, Outcome};
+use crate::message;
+use crate::open::Database;
+use crate::time;
+
+/// Number of waiting messages that are shown.
+const SHOWN: usize = 5;
+
+pub(crate) async fn run(app: &App, name: &KeyName) -> Outcome {
+    let key = KeyId { topic: name.topic.clone(), key: name.key.clone() };
+    let store = app.store().await?;
+    let failing = act_on_keys::failing(&*store, name.route.as_ref(), &key).await?;
+    let routes: Vec<(Route, Option<FailingKey>)> = if failing.is_empty() {
+        vec![(name.route.clone().unwrap_or_default(), None)]
+    } else {
+        failing.into_iter().map(|failing| (failing.route.clone(), Some(failing))).collect()
+    };
+    let mut waits = false;
+    for (number, (route, failing)) in routes.into_iter().enumerate() {
+        let story = Story::of(&*store, &key, route, failing).await?;
+        waits |= story.waits();
+        if app.out.is_json() {
+            app.out.object(&story.json())?;
+        } else {
+            if number > 0 {
+                app.out.text("")?;
+            }
+            story.print(app)?;
+        }
+    }
+    Ok(Exit::of_findings(waits))
+}
+
+/// All that is known of a key on a route.
+struct Story {
+    key: KeyId,
+    route: Route,
+    failing: Option<FailingKey>,
+    parked: Vec<Listed>,
+    dead: Vec<Listed>,
+    scheduled: Vec<Listed>,
+    backlog: Backlog,
+    served: bool,
+}
+
+impl Story {
+    async fn of(
+        store: &dyn Database,
+        key: &KeyId,
+        route: Route,
+        failing: Option<FailingKey>,
+    ) -> Result<Self, Failed> {
+        let of_key = |limit| Filter {
+            topic: Some(key.topic.clone()),
+            key: Some(key.key.clone()),
+            limit: Some(limit),
+            ..Filter::route(route.clone())
+        };
+        let parked = store.browse(View::Parked, &of_key(SHOWN)).await?;
+        let dead = store.browse(View::DeadLetters, &of_key(MAX_PER_CALL)).await?;
+        let scheduled = store.browse(View::Scheduled, &of_key(MAX_PER_CALL)).await?;
+        let backlog = store.backlog(&route).await?;
+        let unserved = store.unserved(std::time::Duration::ZERO).await?;
+        let served = !unserved.iter().any(|unserved| unserved.route == route);
+        Ok(Self { key: key.clone(), route, failing, parked, dead, scheduled, backlog, served })
+    }
+
+    /// Returns true if messages of the key are held up.
+    fn waits(&self) -> bool {
+        self.failing.is_some() || !self.dead.is_empty() || !self.served
+    }
+
+    /// Returns the reason in a sentence or two.
+    fn why(&self) -> String {
+        let mut why = match &self.failing {
+            Some(key) if key.held && key.last_failure.is_some() => {
+                "The key is held: its first message exhausted its attempts, or an operator holds it."
+                    .to_owned()
+            }
+            Some(key) if key.held => "The key is held by an operator.".to_owned(),
+            Some(_) => {
+                "The first message of the key fails; the relay tries it again, and the others wait behind it."
+                    .to_owned()
+            }
+            None if !self.served => {
+                "No relay serves the route: its messages wait until one starts.".to_owned()
+            }
+            None => "The key neither fails nor is held.".to_owned(),
+        };
+        if self.failing.is_some() && !self.served {
+            why.push_str(" No relay serves the route now.");
+        }
+        if self.failing.is_none() && !self.dead.is_empty() {
+            why.push_str(&format!(" Of its messages, {} and left a gap.", died(self.dead.len() as u64)));
+        }
+        why
+    }
+
+    /// Returns commands that help, each with its effect.
+    fn remedies(&self) -> Vec<(String, &'static str)> {
+        let name = format!("{} {}", quoted(self.key.topic.as_str()), quoted(self.key.key.as_str()));
+        let route = format!(" --route {}", quoted(self.route.as_str()));
+        let mut remedies = Vec::new();
+        if self.failing.is_some() {
+            remedies.push((
+                format!("outbox release {name}{route}"),
+                "repair the cause first, then try again now",
+            ));
+            remedies.push((
+                format!("outbox skip {name}{route}"),
+                "give up the first message, and go on with the next",
+            ));
+            remedies.push((format!("outbox discard {name}{route}"), "give up all waiting messages"));
+        }
+        if !self.dead.is_empty() {
+            let filter = format!(
+                "--topic {} --key {}{route}",
+                quoted(self.key.topic.as_str()),
+                quoted(self.key.key.as_str())
+            );
+            remedies
+                .push((format!("outbox requeue {filter}"), "send its dead letters again, behind what waits"));
+        }
+        if !self.served {
+            remedies.push(("outbox relay".to_owned(), "start a relay of the route"));
+        }
+        remedies
+    }
+
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        let mut fields = vec![
+            ("key", self.key.key.to_string()),
+            ("topic", self.key.topic.to_string()),
+            ("route", self.route.to_string()),
+            ("bucket", self.key.bucket().to_string()),
+        ];
+        if let Some(key) = &self.failing {
+            fields.push(("state", keys::state(key).to_owned()));
+            fields.push(("since", format!("{} ({} ago)", time::at(key.since), time::ago(key.since))));
+            fields.push(("attempts", key.attempts.to_string()));
+            if let Some(failure) = &key.first_failure {
+                fields.push(("first error", failure.to_string()));
+            }
+            if let Some(failure) = &key.last_failure {
+                fields.push(("last error", failure.to_string()));
+            }
+            if let Some(at) = key.next_attempt_at {
+                fields.push(("next try", time::at(at)));
+            }
+            if let Some(first) = self.parked.first() {
+                let message = &first.stored.message;
+                let at = first.stored.position;
+                fields.push((
+                    "first message",
+                    format!("{} ({}) at position {at}", message.id, message.event_type),
+                ));
+            }
+            fields.push(("waiting", count(key.parked, "message")));
+        } else {
+            fields.push(("state", "flows".to_owned()));
+        }
+        if !self.dead.is_empty() {
+            fields.push(("dead letters", self.dead.len().to_string()));
+        }
+        if let Some(next) = self.scheduled.first() {
+            fields
+                .push(("scheduled", format!("{}, the next at {}", self.scheduled.len(), time::at(next.at))));
+        }
+        let age = self.backlog.oldest_age.map_or_else(|| "-".to_owned(), time::age);
+        fields.push(("route backlog", format!("{} pending, the oldest {age}", self.backlog.pending)));
+        fields
+    }
+
+    fn print(&self, app: &App) -> Result<(), Failed> {
+        app.out.fields(&self.fields(), &Value::Null)?;
+        app.out.text(&format!("\n{}", self.why()))?;
+        for (command, effect) in self.remedies() {
+            app.out.text(&format!("  {}\n      {effect}", crate::escape::line(&command)))?;
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "route": self.route.as_str(),
+            "topic": self.key.topic.as_str(),
+            "key": self.key.key.as_str(),
+            "bucket": self.key.bucket().0,
+            "state": self.failing.as_ref().map_or("flows", keys::state),
+            "failing": self.failing.as_ref().map(keys::object),
+            "first_parked": self.parked.iter().map(|it| message::row(View::Parked, it).json).collect::<Vec<_>>(),
+            "dead_letters": self.dead.len(),
+            "scheduled": self.scheduled.len(),
+            "route_pending": self.backlog.pending,
+            "route_served": self.served,
+            "why": self.why(),
+            "remedies": self.remedies().into_iter().map(|(command, effect)| json!({ "command": command, "effect": effect })).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn died(number: u64) -> String {
+    if number == 1 { "1 became a dead letter".to_owned() } else { format!("{number} became dead letters") }
+}
+
+/// Returns a word that a shell takes as it is.
+fn quoted(word: &str) -> String {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_./:@+,".contains(char);
+    if !word.is_empty() && !word.starts_with('-') && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn a_word_for_a_shell_stays_one_word() {
+        assert_eq!(quoted("order-1"), "order-1");
+        assert_eq!(quoted("$(reboot) it's"), "'$(reboot) it'\\''s'");
+        assert_eq!(quoted("-rf"), "'-rf'");
+    }
+}

@@ -1,0 +1,96 @@
+//! `dead`, `parked`, `scheduled` and `history`: messages, to look at.
+
+use outbox::admin::{Filter, MAX_PER_CALL};
+use outbox::backend::{Listed, View};
+use outbox::{Admin, MessageId};
+
+use crate::app::App;
+use crate::args::{self, FilterArgs, Form};
+use crate::exit::{Exit, Failed, Outcome};
+use crate::message;
+use crate::open::Database;
+use crate::out::remark;
+
+pub(crate) async fn run(app: &App, view: View, what: args::View) -> Outcome {
+    match what {
+        args::View::List(filter) => list(app, view, &filter).await,
+        args::View::Show { id, payload } => show(app, view, id, payload).await,
+    }
+}
+
+async fn list(app: &App, view: View, filter: &FilterArgs) -> Outcome {
+    let store = app.store().await?;
+    let (mut shown, most) = (0, filter.shown());
+    let mut rows = Vec::new();
+    while shown < most {
+        let page = store.browse(view, &filter.page(filter.offset + shown, most - shown)).await?;
+        if page.is_empty() {
+            break;
+        }
+        shown += page.len();
+        let page = page.iter().map(|listed| message::row(view, listed));
+        if app.out.is_json() {
+            app.out.list(&[], &page.collect::<Vec<_>>())?;
+        } else {
+            rows.extend(page);
+        }
+    }
+    if !app.out.is_json() {
+        app.out.list(message::head(view), &rows)?;
+    }
+    if shown == most && most > 0 {
+        let next = filter.offset + shown;
+        if !store.browse(view, &filter.page(next, 1)).await?.is_empty() {
+            remark(&format!("there are more: continue with --offset {next}"));
+        }
+    }
+    Ok(Exit::Done)
+}
+
+async fn show(app: &App, view: View, id: MessageId, form: Form) -> Outcome {
+    let store = app.store().await?;
+    let found = find(&*store, view, &[id]).await?;
+    if found.is_empty() {
+        return Err(absent(view, &[id]));
+    }
+    for listed in &found {
+        if app.out.is_json() {
+            app.out.object(&message::whole(view, listed, form))?;
+        } else {
+            app.out.text(&message::text(view, listed, form))?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Finds messages by their ids, on all routes.
+pub(crate) async fn find(store: &dyn Database, view: View, ids: &[MessageId]) -> Result<Vec<Listed>, Failed> {
+    let mut found = Vec::new();
+    for ids in ids.chunks(MAX_PER_CALL) {
+        let mut filter = Filter { ids: Some(ids.to_vec()), ..Filter::all_routes() };
+        loop {
+            let page = store.browse(view, &filter).await?;
+            if page.is_empty() {
+                break;
+            }
+            filter.offset += page.len();
+            found.extend(page);
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the error of messages that are not in a view.
+pub(crate) fn absent(view: View, ids: &[MessageId]) -> Failed {
+    let what = match view {
+        View::DeadLetters => "dead letter",
+        View::Parked => "parked message",
+        View::History => "message of the history",
+        View::Scheduled => "scheduled message",
+    };
+    let ids: Vec<String> = ids.iter().take(10).map(ToString::to_string).collect();
+    Failed::error(format!(
+        "no {what} has the id {}; it may have been dealt with meanwhile: list what is there",
+        ids.join(", ")
+    ))
+}

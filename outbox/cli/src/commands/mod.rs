@@ -1,0 +1,81 @@
+//! The commands.
+
+mod act;
+mod act_on_keys;
+mod bench;
+mod canary;
+mod check;
+mod explain;
+mod http;
+mod keys;
+mod list;
+mod migrate;
+mod publish;
+mod relay;
+mod signals;
+mod status;
+
+use clap::CommandFactory;
+use outbox::backend::{KeyOperation, View};
+
+use crate::app::App;
+use crate::args::{Cli, Command};
+use crate::exit::{Exit, Failed, Outcome};
+use crate::log;
+
+/// Runs a command.
+pub(crate) async fn run(cli: Cli) -> Outcome {
+    match cli.command {
+        // These need no settings.
+        Command::Completions { shell } => return completions(shell),
+        Command::Man { folder } => return man(&folder),
+        _ => {}
+    }
+    let mut app = App::new(&cli.global)?;
+    if matches!(cli.command, Command::Relay(_)) && cli.global.log.is_none() && app.settings.log == "warn" {
+        // A program of its own says what it does.
+        app.settings.log = "info".to_owned();
+    }
+    log::start(&app.settings.log)?;
+    match cli.command {
+        Command::Completions { .. } | Command::Man { .. } => Ok(Exit::Done),
+        Command::Migrate { print } => migrate::run(&app, print).await,
+        Command::Check => check::run(&app).await,
+        Command::Doctor => check::doctor(&app).await,
+        Command::Relay(args) => relay::run(app, args).await,
+        Command::Status(args) => status::run(&app, &args).await,
+        Command::Explain(key) => explain::run(&app, &key).await,
+        Command::Dead(view) => list::run(&app, View::DeadLetters, view).await,
+        Command::Parked(view) => list::run(&app, View::Parked, view).await,
+        Command::Scheduled(view) => list::run(&app, View::Scheduled, view).await,
+        Command::History(view) => list::run(&app, View::History, view).await,
+        Command::Keys(view) => keys::run(&app, view).await,
+        Command::Requeue(select) => act::run(&app, act::Action::Requeue, &select).await,
+        Command::Purge(select) => act::run(&app, act::Action::Purge, &select).await,
+        Command::Replay(select) => act::run(&app, act::Action::Replay, &select).await,
+        Command::Cancel(select) => act::run(&app, act::Action::Cancel, &select).await,
+        Command::Hold(select) => act_on_keys::run(&app, KeyOperation::Hold, &select).await,
+        Command::Release(select) => act_on_keys::run(&app, KeyOperation::Release, &select).await,
+        Command::Skip(select) => act_on_keys::run(&app, KeyOperation::Skip, &select).await,
+        Command::Discard(select) => act_on_keys::run(&app, KeyOperation::Discard, &select).await,
+        Command::Pause(args) => act::pause(&app, &args, true).await,
+        Command::Resume(args) => act::pause(&app, &args, false).await,
+        Command::Publish(args) => publish::run(&app, args).await,
+        Command::Verify(args) => canary::verify(&app, &args).await,
+        Command::Bench(args) => bench::run(&app, &args).await,
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "outbox", &mut script);
+    std::io::Write::write_all(&mut std::io::stdout().lock(), &script)?;
+    Ok(Exit::Done)
+}
+
+fn man(folder: &std::path::Path) -> Outcome {
+    clap_mangen::generate_to(Cli::command(), folder).map_err(|error| {
+        Failed::error(format!("could not write manual pages into {}: {error}", folder.display()))
+    })?;
+    Ok(Exit::Done)
+}

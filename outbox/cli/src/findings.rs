@@ -1,0 +1,100 @@
+//! Findings: what needs attention, and what to do about it.
+
+use std::time::Duration;
+
+use outbox::Route;
+use outbox::backend::{Backlog, Unserved};
+use serde_json::{Value, json};
+
+use crate::time;
+
+/// Something that needs attention.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// Stable name, for scripts.
+    pub(crate) code: &'static str,
+    /// What was found.
+    pub(crate) text: String,
+    /// What to do.
+    pub(crate) remedy: String,
+}
+
+impl Finding {
+    /// Creates a finding.
+    pub(crate) fn new(code: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { code, text: text.into(), remedy: remedy.into() }
+    }
+
+    /// Returns it for programs.
+    pub(crate) fn json(&self) -> Value {
+        json!({ "code": self.code, "text": self.text, "remedy": self.remedy })
+    }
+
+    /// Returns it for people.
+    pub(crate) fn lines(&self) -> String {
+        format!("! {}\n  remedy: {}", self.text, self.remedy)
+    }
+}
+
+/// Returns the findings about the backlog of a route.
+pub(crate) fn of_backlog(route: &Route, backlog: &Backlog, max_age: Duration) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut add = |code, text: String, remedy: String| findings.push(Finding::new(code, text, remedy));
+    if let Some(age) = backlog.oldest_age.filter(|age| *age > max_age) {
+        add(
+            "old",
+            format!("route {route}: the oldest message has been waiting for {}", time::age(age)),
+            "see whether a relay runs and reaches its broker (`outbox doctor`), and which keys fail (`outbox keys list`)"
+                .to_owned(),
+        );
+    }
+    if backlog.unowned_buckets > 0 {
+        add(
+            "unowned",
+            format!("route {route}: {} buckets with messages have no relay", backlog.unowned_buckets),
+            "start a relay of this route: `outbox relay`; after a kill, another one takes over within a lease"
+                .to_owned(),
+        );
+    }
+    if backlog.held_keys > 0 {
+        add(
+            "held",
+            format!("route {route}: {} held keys wait for an operator", backlog.held_keys),
+            format!(
+                "look with `outbox keys list --route {route}`; then `outbox release`, `outbox skip` or `outbox discard`"
+            ),
+        );
+    }
+    if backlog.retrying_keys > 0 {
+        add(
+            "retrying",
+            format!("route {route}: {} keys fail and are tried again", backlog.retrying_keys),
+            format!("look with `outbox keys list --route {route}`, and repair what their errors name"),
+        );
+    }
+    if backlog.dead > 0 {
+        add(
+            "dead",
+            format!("route {route}: {} dead letters wait for an operator", backlog.dead),
+            format!(
+                "look with `outbox dead list --route {route}`; then `outbox requeue` or `outbox purge --route {route}`"
+            ),
+        );
+    }
+    findings
+}
+
+/// Returns the finding about a route without a relay.
+pub(crate) fn of_unserved(unserved: &Unserved) -> Finding {
+    let Unserved { route, oldest_age, .. } = unserved;
+    let remedy = if unserved.can_be_served {
+        format!(
+            "start a relay with this route, or correct the name where it is written: --set routes.{route}=URL"
+        )
+    } else {
+        "its name is no valid route: correct it in the rows, and in the program that writes them".to_owned()
+    };
+    let text =
+        format!("route {route}: no relay serves it; its oldest message waits for {}", time::age(*oldest_age));
+    Finding::new("unserved", text, remedy)
+}

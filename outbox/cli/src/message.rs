@@ -1,0 +1,172 @@
+//! Messages of the outbox, as rows and in full.
+
+use outbox::backend::{Listed, Position, View};
+use outbox::error::Failure;
+use outbox::{Message, Timestamp};
+use serde_json::{Map, Value, json};
+
+use crate::args::Form;
+use crate::escape;
+use crate::out::Row;
+use crate::time;
+
+/// Returns the head of a list of messages.
+pub(crate) const fn head(view: View) -> &'static [&'static str] {
+    match view {
+        View::DeadLetters => &["id", "route", "topic", "key", "type", "died at", "reason", "tries", "error"],
+        View::Parked => &["id", "route", "topic", "key", "type", "position", "parked at"],
+        View::History => &["id", "route", "topic", "key", "type", "position", "delivered at"],
+        View::Scheduled => &["id", "route", "topic", "key", "type", "due at"],
+    }
+}
+
+/// Returns a message of a list.
+pub(crate) fn row(view: View, listed: &Listed) -> Row {
+    let message = &listed.stored.message;
+    let mut cells = vec![
+        message.id.to_string(),
+        listed.route.to_string(),
+        message.topic.to_string(),
+        message.key.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
+        message.event_type.to_string(),
+    ];
+    match (view, &listed.death) {
+        (View::DeadLetters, Some(death)) => cells.extend([
+            time::at(listed.at),
+            death.reason.clone(),
+            death.attempts.to_string(),
+            death.last_failure.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
+        ]),
+        (View::Parked | View::History, _) => {
+            cells.extend([listed.stored.position.to_string(), time::at(listed.at)]);
+        }
+        (View::DeadLetters | View::Scheduled, _) => cells.push(time::at(listed.at)),
+    }
+    Row { json: Value::Object(summary(view, listed)), cells }
+}
+
+/// Returns a message without its payload.
+fn summary(view: View, listed: &Listed) -> Map<String, Value> {
+    let message = &listed.stored.message;
+    let mut map = Map::new();
+    let mut add = |name: &str, value: Value| drop(map.insert(name.to_owned(), value));
+    add("id", json!(message.id.to_string()));
+    add("route", json!(listed.route.as_str()));
+    add("topic", json!(message.topic.as_str()));
+    add("key", json!(message.key.as_ref().map(|key| key.as_str())));
+    add("type", json!(&*message.event_type));
+    add("schema_version", json!(message.schema_version));
+    add("content_type", json!(&*message.content_type));
+    add("occurred_at", instant(message.occurred_at));
+    add("bytes", json!(message.payload.len()));
+    if listed.stored.position != Position::START {
+        add("position", json!(listed.stored.position.0));
+        add("appended_at", instant(listed.stored.appended_at));
+    }
+    add(when(view), instant(listed.at));
+    if let Some(death) = &listed.death {
+        add("reason", json!(death.reason));
+        add("attempts", json!(death.attempts));
+        add("first_failure", failure(death.first_failure.as_ref()));
+        add("last_failure", failure(death.last_failure.as_ref()));
+    }
+    map
+}
+
+const fn when(view: View) -> &'static str {
+    match view {
+        View::DeadLetters => "died_at",
+        View::Parked => "parked_at",
+        View::History => "delivered_at",
+        View::Scheduled => "due_at",
+    }
+}
+
+/// Returns an instant for programs.
+pub(crate) fn instant(at: Timestamp) -> Value {
+    json!(at.to_string())
+}
+
+/// Returns a failure for programs.
+pub(crate) fn failure(failure: Option<&Failure>) -> Value {
+    failure.map_or(Value::Null, |failure| json!({ "class": failure.class, "message": failure.message }))
+}
+
+/// Returns a message in full, as an object.
+pub(crate) fn whole(view: View, listed: &Listed, form: Form) -> Value {
+    let message = &listed.stored.message;
+    let mut map = summary(view, listed);
+    let headers: Map<String, Value> =
+        message.headers.iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
+    map.insert("headers".to_owned(), Value::Object(headers));
+    let (name, payload) = match Payload::of(message, form) {
+        Payload::Json(value) => ("payload", value),
+        Payload::Text(text) => ("payload_text", json!(text)),
+        Payload::Hex(text) => ("payload_hex", json!(text)),
+    };
+    map.insert(name.to_owned(), payload);
+    Value::Object(map)
+}
+
+/// Returns a message in full, as text that is safe for a terminal.
+pub(crate) fn text(view: View, listed: &Listed, form: Form) -> String {
+    let message = &listed.stored.message;
+    let mut lines = Vec::new();
+    let mut add = |name: &str, value: &str| {
+        lines.push(format!("{name:14}{}", escape::short(value, 2_000)));
+    };
+    for (name, value) in summary(view, listed) {
+        let value = match value {
+            Value::String(text) => text,
+            Value::Null => "-".to_owned(),
+            Value::Object(failure) => {
+                let part = |name| failure.get(name).and_then(Value::as_str).unwrap_or_default();
+                format!("{} [{}]", part("message"), part("class"))
+            }
+            other => other.to_string(),
+        };
+        add(&name.replace('_', " "), &value);
+    }
+    for (name, value) in message.headers.iter() {
+        add("header", &format!("{name}: {value}"));
+    }
+    let payload = match Payload::of(message, form) {
+        Payload::Json(value) => escape::lines(&serde_json::to_string_pretty(&value).unwrap_or_default()),
+        Payload::Text(text) => escape::lines(&text),
+        Payload::Hex(text) => text,
+    };
+    lines.push(format!("payload\n{payload}"));
+    lines.join("\n")
+}
+
+/// A payload as it can be shown.
+enum Payload {
+    Json(Value),
+    Text(String),
+    Hex(String),
+}
+
+impl Payload {
+    fn of(message: &Message, form: Form) -> Self {
+        let bytes = &message.payload;
+        let json = || serde_json::from_slice(bytes).ok().map(Self::Json);
+        let text = || std::str::from_utf8(bytes).ok().map(|text| Self::Text(text.to_owned()));
+        let shown = match form {
+            Form::Auto if message.content_type.contains("json") => json().or_else(text),
+            Form::Auto | Form::Text => text(),
+            Form::Json => json().or_else(text),
+            Form::Hex => None,
+        };
+        shown.unwrap_or_else(|| Self::Hex(hex(bytes)))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}

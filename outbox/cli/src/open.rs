@@ -1,0 +1,225 @@
+//! Stores and transports by URL.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use outbox::error::AppendError;
+use outbox::message::Outgoing;
+use outbox::{Store, Transactional, Transport, async_trait};
+
+use crate::exit::Failed;
+use crate::redact;
+use crate::settings::Settings;
+
+/// A store to which this program can append, whatever its driver's transaction is.
+#[async_trait]
+pub(crate) trait Database: Store {
+    /// Appends messages in a transaction of their own.
+    async fn append_all(&self, messages: &[Outgoing]) -> Result<(), AppendError>;
+}
+
+#[async_trait]
+impl<S: Transactional> Database for S {
+    async fn append_all(&self, messages: &[Outgoing]) -> Result<(), AppendError> {
+        let mut tx = self.begin().await?;
+        if let Err(error) = self.append(&mut tx, messages).await {
+            // The append's error says more.
+            let _ = self.rollback(tx).await;
+            return Err(error);
+        }
+        Ok(self.commit(tx).await.into_result()?)
+    }
+}
+
+/// What may be done about a database file that does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// Create it.
+    Create,
+    /// Refuse it: a mistyped path must not leave an empty database behind.
+    Refuse,
+}
+
+/// Connects to the database of the settings.
+#[allow(unused_variables, reason = "not every set of features uses every argument")]
+pub(crate) async fn store(settings: &Settings, missing: Missing) -> Result<Arc<dyn Database>, Failed> {
+    let url = settings.store()?;
+    match scheme(url) {
+        #[cfg(feature = "sqlite")]
+        "sqlite" => sqlite(settings, url, missing).await,
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            use outbox::postgres::{PostgresOptions, PostgresStore};
+            let mut options = PostgresOptions::default();
+            options.history = settings.history;
+            Ok(Arc::new(PostgresStore::connect_with(url, options).await?))
+        }
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => {
+            use outbox::mysql::{MySqlOptions, MySqlStore};
+            let mut options = MySqlOptions::default();
+            options.history = settings.history;
+            Ok(Arc::new(MySqlStore::connect_with(url, options).await?))
+        }
+        #[cfg(feature = "mongodb")]
+        "mongodb" | "mongodb+srv" => {
+            use outbox::mongodb::{MongoDbOptions, MongoDbStore};
+            let mut options = MongoDbOptions::default();
+            options.history = settings.history;
+            Ok(Arc::new(MongoDbStore::connect_with(url, options).await?))
+        }
+        scheme => Err(unknown(scheme, "store", STORES)),
+    }
+}
+
+#[cfg(feature = "sqlite")]
+async fn sqlite(settings: &Settings, url: &str, missing: Missing) -> Result<Arc<dyn Database>, Failed> {
+    use outbox::sqlite::{SqliteOptions, SqliteStore};
+    let mut options = SqliteOptions::default();
+    options.history = settings.history;
+    let rest = url.trim_start_matches("sqlite:");
+    let path = rest.strip_prefix("//").unwrap_or(rest);
+    let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
+    if path.is_empty() || path == ":memory:" {
+        return Err(Failed::usage(
+            "a database in memory ends with this program; name a file, as --store sqlite:shop.db",
+        ));
+    }
+    if missing == Missing::Refuse && !Path::new(path).exists() {
+        return Err(Failed::error(format!(
+            "the database file {path} does not exist; check the path, or create it with `outbox migrate`"
+        )));
+    }
+    Ok(Arc::new(match query {
+        Some(_) => SqliteStore::connect_with(url, options).await?,
+        None => SqliteStore::open_with(path, options).await?,
+    }))
+}
+
+/// Opens the broker of a URL. One that is not reachable is no error yet.
+#[allow(unused_variables, reason = "not every set of features uses every argument")]
+pub(crate) fn transport(
+    settings: &Settings,
+    url: &str,
+    canary: Option<(&outbox::Topic, &outbox::Consumer)>,
+) -> Result<Arc<dyn Transport>, Failed> {
+    redact::learn(url);
+    match scheme(url) {
+        #[cfg(feature = "kafka")]
+        "kafka" => kafka(settings, url),
+        #[cfg(feature = "rabbitmq")]
+        "amqp" | "amqps" => rabbitmq(settings, url, canary),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" => {
+            let mut builder = outbox::redis::RedisTransport::builder(url);
+            if let Some(prefix) = &settings.redis.prefix {
+                builder = builder.prefix(prefix);
+            }
+            if let Some(units) = settings.redis.units {
+                builder = builder.units(units);
+            }
+            Ok(Arc::new(builder.build()?))
+        }
+        scheme => Err(unknown(scheme, "transport", TRANSPORTS)),
+    }
+}
+
+#[cfg(feature = "kafka")]
+fn kafka(settings: &Settings, url: &str) -> Result<Arc<dyn Transport>, Failed> {
+    use outbox::kafka::{KafkaTransport, Mechanism};
+    let rest = url.trim_start_matches("kafka://").trim_end_matches('/');
+    let (user, brokers) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
+    let mut builder = KafkaTransport::builder(brokers);
+    let config = &settings.kafka;
+    if config.tls {
+        builder = builder.tls();
+    }
+    if let Some(user) = user {
+        let Some((user, password)) = user.split_once(':') else {
+            return Err(Failed::usage(
+                "the URL of Kafka has a user and no password; write kafka://USER:PASSWORD@HOST:PORT",
+            ));
+        };
+        let mechanism = match config.mechanism.as_deref() {
+            None | Some("plain") => Mechanism::Plain,
+            Some("scram-sha-256") => Mechanism::ScramSha256,
+            Some("scram-sha-512") => Mechanism::ScramSha512,
+            Some(other) => {
+                return Err(Failed::usage(format!(
+                    "kafka.mechanism is {other:?}; write plain, scram-sha-256 or scram-sha-512"
+                )));
+            }
+        };
+        builder = builder.credentials(mechanism, redact::decoded(user), redact::decoded(password));
+    }
+    for (name, value) in &config.properties {
+        builder = builder.property(name, value);
+    }
+    Ok(Arc::new(builder.build()?))
+}
+
+#[cfg(feature = "rabbitmq")]
+fn rabbitmq(
+    settings: &Settings,
+    url: &str,
+    canary: Option<(&outbox::Topic, &outbox::Consumer)>,
+) -> Result<Arc<dyn Transport>, Failed> {
+    use outbox::rabbitmq::{RabbitMqTransport, Topology};
+    let config = &settings.rabbitmq;
+    let mut builder = RabbitMqTransport::builder(url);
+    if let Some(exchange) = &config.exchange {
+        builder = builder.exchange(exchange);
+    }
+    if let Some(partitions) = config.partitions {
+        builder = builder.partitions(partitions);
+    }
+    if !config.declare.is_empty() || canary.is_some() {
+        builder = builder.topology(Topology::Declared);
+    }
+    for (topic, consumers) in &config.declare {
+        for consumer in consumers {
+            builder = builder.consumer(topic.parse()?, consumer.parse()?);
+        }
+    }
+    if let Some((topic, consumer)) = canary {
+        builder = builder.consumer(topic.clone(), consumer.clone());
+    }
+    builder
+        .build()
+        .map(|transport| Arc::new(transport) as _)
+        .map_err(|error| Failed::usage(error.to_string()))
+}
+
+/// Kinds of databases that this program can have, each with its feature.
+const STORES: &[(&str, bool)] = &[
+    ("sqlite", cfg!(feature = "sqlite")),
+    ("postgres", cfg!(feature = "postgres")),
+    ("mysql", cfg!(feature = "mysql")),
+    ("mongodb", cfg!(feature = "mongodb")),
+];
+
+/// Kinds of brokers that this program can have, each with its feature.
+const TRANSPORTS: &[(&str, bool)] = &[
+    ("kafka", cfg!(feature = "kafka")),
+    ("amqp", cfg!(feature = "rabbitmq")),
+    ("redis", cfg!(feature = "redis")),
+];
+
+pub(crate) fn scheme(url: &str) -> &str {
+    url.split_once(':').map_or("", |(scheme, _)| scheme)
+}
+
+/// Shows the scheme only: the rest may hold a password.
+fn unknown(scheme: &str, what: &str, kinds: &[(&str, bool)]) -> Failed {
+    let built: Vec<&str> = kinds.iter().filter(|(_, built)| *built).map(|(name, _)| *name).collect();
+    let left_out = kinds.iter().any(|(name, built)| !built && *name == scheme);
+    let built = if built.is_empty() { "none".to_owned() } else { built.join(", ") };
+    let scheme: String = scheme.chars().take(20).collect();
+    Failed::usage(if left_out {
+        format!("this program was built without {scheme}; it has: {built}. Build it with the feature")
+    } else if scheme.is_empty() {
+        format!("the URL of the {what} has no scheme; it begins with one of: {built}")
+    } else {
+        format!("unsupported scheme {scheme:?} of the {what}; it begins with one of: {built}")
+    })
+}

@@ -1,0 +1,245 @@
+//! Settings: a file, then the environment, then arguments, each over the one before, all with the
+//! same names.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use outbox::RetryPolicy;
+use outbox::relay::{RelayConfig, duration};
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use crate::args::Global;
+use crate::exit::Failed;
+use crate::redact;
+
+/// Beginning of the environment variables that are settings of the relay.
+const RELAY_VARIABLES: &str = "OUTBOX_RELAY_";
+
+/// Everything that can be set.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Settings {
+    /// URL of the database.
+    pub(crate) store: Option<String>,
+    /// URL of the broker.
+    pub(crate) transport: Option<String>,
+    /// Retention of delivered messages.
+    #[serde(with = "duration::option")]
+    pub(crate) history: Option<Duration>,
+    /// Address of health and metrics of a relay.
+    pub(crate) http: Option<String>,
+    /// Maximum duration of a stop of a relay.
+    #[serde(with = "duration")]
+    pub(crate) stop_within: Duration,
+    /// Level of the log.
+    pub(crate) log: String,
+    /// Configuration of a relay.
+    pub(crate) relay: RelayConfig,
+    /// Further routes of a relay, each with the URL of its broker.
+    pub(crate) routes: BTreeMap<String, String>,
+    /// Retry policies of single topics.
+    pub(crate) topics: BTreeMap<String, RetryPolicy>,
+    /// Settings of RabbitMQ.
+    pub(crate) rabbitmq: RabbitMq,
+    /// Settings of Kafka.
+    pub(crate) kafka: Kafka,
+    /// Settings of Redis.
+    pub(crate) redis: Redis,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            store: None,
+            transport: None,
+            history: None,
+            http: None,
+            stop_within: Duration::from_secs(20),
+            log: "warn".to_owned(),
+            relay: RelayConfig::default(),
+            routes: BTreeMap::new(),
+            topics: BTreeMap::new(),
+            rabbitmq: RabbitMq::default(),
+            kafka: Kafka::default(),
+            redis: Redis::default(),
+        }
+    }
+}
+
+/// Settings of RabbitMQ. Empty ones are the transport's defaults.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[cfg_attr(not(feature = "rabbitmq"), expect(dead_code, reason = "read by the transport"))]
+pub(crate) struct RabbitMq {
+    /// Exchange that messages are published to.
+    pub(crate) exchange: Option<String>,
+    /// Queues of each consumer of a topic.
+    pub(crate) partitions: Option<u32>,
+    /// Consumers whose queues are declared, by topic. None: queues must exist.
+    pub(crate) declare: BTreeMap<String, Vec<String>>,
+}
+
+/// Settings of Kafka.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[cfg_attr(not(feature = "kafka"), expect(dead_code, reason = "read by the transport"))]
+pub(crate) struct Kafka {
+    /// TLS with the brokers.
+    pub(crate) tls: bool,
+    /// How user and password of the URL are shown: `plain`, `scram-sha-256`, `scram-sha-512`.
+    pub(crate) mechanism: Option<String>,
+    /// Properties of librdkafka.
+    pub(crate) properties: BTreeMap<String, String>,
+}
+
+/// Settings of Redis.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "read by the transport"))]
+pub(crate) struct Redis {
+    /// Beginning of all keys.
+    pub(crate) prefix: Option<String>,
+    /// Units of a topic.
+    pub(crate) units: Option<u32>,
+}
+
+impl Settings {
+    /// Reads all settings.
+    pub(crate) fn read(global: &Global) -> Result<Self, Failed> {
+        let mut table = global.config.as_deref().map_or_else(|| Ok(Table::new()), file)?;
+        for (name, value) in std::env::vars_os() {
+            let (Some(name), Some(value)) = (name.to_str(), value.to_str()) else { continue };
+            if let Some(name) = name.strip_prefix(RELAY_VARIABLES) {
+                set(&mut table, &path_of_variable(name), guessed(value))?;
+            }
+        }
+        for (name, value) in
+            [("store", &global.store), ("transport", &global.transport), ("log", &global.log)]
+        {
+            if let Some(value) = value {
+                set(&mut table, name, Value::String(value.clone()))?;
+            }
+        }
+        for pair in &global.set {
+            let Some((name, value)) = pair.split_once('=') else {
+                return Err(Failed::usage(format!(
+                    "--set {pair:?} has no `=`; write --set NAME=VALUE, as --set relay.lease=30s"
+                )));
+            };
+            set(&mut table, name, guessed(value))?;
+        }
+        for name in ["store", "transport"] {
+            table.get(name).and_then(Value::as_str).into_iter().for_each(redact::learn);
+        }
+        let routes = table.get("routes").and_then(Value::as_table);
+        routes.into_iter().flat_map(Table::values).filter_map(Value::as_str).for_each(redact::learn);
+        let settings = Self::deserialize(Value::Table(table));
+        settings.map_err(|error| Failed::usage(format!("invalid settings: {}", error.message())))
+    }
+
+    /// Returns the URL of the database.
+    pub(crate) fn store(&self) -> Result<&str, Failed> {
+        self.store.as_deref().ok_or_else(|| missing("database", "store", "postgres://user@host/database"))
+    }
+
+    /// Returns the URL of the broker.
+    pub(crate) fn transport(&self) -> Result<&str, Failed> {
+        self.transport.as_deref().ok_or_else(|| missing("broker", "transport", "kafka://host:9092"))
+    }
+}
+
+fn missing(what: &str, name: &str, example: &str) -> Failed {
+    Failed::usage(format!(
+        "no {what} is named; give its URL with --{name}, in OUTBOX_{}, or as `{name}` in the file of --config; \
+         for example {example}",
+        name.to_uppercase()
+    ))
+}
+
+/// Reads a file. Errors show no line of it, as a line may hold a password.
+fn file(path: &Path) -> Result<Table, Failed> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failed::usage(format!("could not read {}: {error}", path.display())))?;
+    text.parse::<Table>().map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        Failed::usage(format!("{}:{line}: {}", path.display(), error.message()))
+    })
+}
+
+/// Returns the path of a setting of the relay: `RETRY_MAX_ATTEMPTS` is `relay.retry.max_attempts`.
+fn path_of_variable(name: &str) -> String {
+    let name = name.to_lowercase();
+    match name.strip_prefix("retry_") {
+        Some(name) => format!("relay.retry.{name}"),
+        None => format!("relay.{name}"),
+    }
+}
+
+/// Returns the value that a text means in a file: a number or a truth value as such.
+fn guessed(text: &str) -> Value {
+    if let Ok(number) = text.parse() {
+        return Value::Integer(number);
+    }
+    text.parse().map_or_else(|_| Value::String(text.to_owned()), Value::Boolean)
+}
+
+fn set(table: &mut Table, path: &str, value: Value) -> Result<(), Failed> {
+    let (mut table, mut rest) = (table, path);
+    while let Some((first, after)) = rest.split_once('.') {
+        // Names of routes, topics and properties have dots of their own.
+        let has_free_names = matches!(first, "routes" | "topics" | "properties");
+        let next = table.entry(first).or_insert_with(|| Value::Table(Table::new()));
+        table = next.as_table_mut().ok_or_else(|| {
+            Failed::usage(format!("invalid settings: {path}: {first} is no table; it has no {after}"))
+        })?;
+        rest = after;
+        if has_free_names {
+            break;
+        }
+    }
+    table.insert(rest.to_owned(), value);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Settings, String> {
+        let table: Table = text.parse().unwrap();
+        Settings::deserialize(Value::Table(table)).map_err(|error| error.message().to_owned())
+    }
+
+    #[test]
+    fn a_file_has_the_names_of_the_arguments() {
+        let settings = read(
+            "store = 'sqlite:a'\nhistory = '3d'\n[relay]\nlease = '30s'\n[topics.'a.b']\nmax_attempts = 2\n",
+        );
+        let settings = settings.unwrap();
+        assert_eq!(settings.history, Some(Duration::from_secs(3 * 86_400)));
+        assert_eq!((settings.relay.lease, settings.topics["a.b"].max_attempts), (Duration::from_secs(30), 2));
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_those_that_are_known() {
+        let error = read("stor = 'sqlite:a'").unwrap_err();
+        assert!(error.contains("`stor`") && error.contains("`store`"), "{error}");
+        let error = read("[relay]\nleese = '30s'").unwrap_err();
+        assert!(error.contains("`leese`") && error.contains("`lease`"), "{error}");
+    }
+
+    #[test]
+    fn a_path_sets_a_value_in_its_table() {
+        let mut table = Table::new();
+        set(&mut table, &path_of_variable("RETRY_MAX_ATTEMPTS"), guessed("3")).unwrap();
+        set(&mut table, "routes.a.b", guessed("kafka://x")).unwrap();
+        let settings = Settings::deserialize(Value::Table(table.clone())).unwrap();
+        assert_eq!(settings.relay.retry.max_attempts, 3);
+        assert_eq!(settings.routes["a.b"], "kafka://x");
+        table.insert("http".to_owned(), guessed("x"));
+        assert!(set(&mut table, "http.port", guessed("1")).is_err());
+    }
+}

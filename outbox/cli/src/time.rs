@@ -1,0 +1,88 @@
+//! Times as people write and read them.
+
+use std::time::Duration;
+
+use outbox::Timestamp;
+use outbox::relay::duration;
+
+/// Parses a duration: `30s`, `5m`, `1h30m`. For clap.
+pub(crate) fn span(text: &str) -> Result<Duration, String> {
+    duration::parse(text)
+}
+
+/// Parses an instant of the past: RFC 3339, or a duration ago. For clap.
+pub(crate) fn past(text: &str) -> Result<Timestamp, String> {
+    instant(text, |span| {
+        let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+        Timestamp::from_micros(Timestamp::now().as_micros().saturating_sub(micros))
+    })
+}
+
+/// Parses an instant of the future: RFC 3339, or a duration from now. For clap.
+pub(crate) fn future(text: &str) -> Result<Timestamp, String> {
+    instant(text, |span| Timestamp::now().plus(span))
+}
+
+fn instant(text: &str, relative: impl Fn(Duration) -> Timestamp) -> Result<Timestamp, String> {
+    if let Some(instant) = Timestamp::parse(text) {
+        return Ok(instant);
+    }
+    duration::parse(text).map(relative).map_err(|_| {
+        format!("{text:?} is no time; write RFC 3339, as 2030-01-31T12:00:00Z, or a duration from now, as 2h")
+    })
+}
+
+/// Returns a duration in its two largest units: `3m 12s`.
+pub(crate) fn age(span: Duration) -> String {
+    let seconds = span.as_secs();
+    let two = |big: u64, unit: &str, small: u64, next: &str| {
+        if small == 0 { format!("{big}{unit}") } else { format!("{big}{unit} {small}{next}") }
+    };
+    match seconds {
+        0 => format!("{}ms", span.as_millis()),
+        1..60 => format!("{seconds}s"),
+        60..3_600 => two(seconds / 60, "m", seconds % 60, "s"),
+        3_600..86_400 => two(seconds / 3_600, "h", seconds % 3_600 / 60, "m"),
+        _ => two(seconds / 86_400, "d", seconds % 86_400 / 3_600, "h"),
+    }
+}
+
+/// Returns an instant to the second, for tables.
+pub(crate) fn at(instant: Timestamp) -> String {
+    let text = instant.to_string();
+    match text.split_once('.') {
+        Some((seconds, _)) => format!("{seconds}Z"),
+        None => text,
+    }
+}
+
+/// Returns the time since an instant, by this machine's clock.
+pub(crate) fn ago(instant: Timestamp) -> String {
+    age(Timestamp::now().since(instant))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_have_two_units() {
+        let all = [(0, "0ms"), (59, "59s"), (60, "1m"), (192, "3m 12s"), (7_260, "2h 1m"), (90_000, "1d 1h")];
+        for (seconds, text) in all {
+            assert_eq!(age(Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn an_instant_is_absolute_or_relative() {
+        assert_eq!(past("1970-01-01T00:00:01Z"), Ok(Timestamp::from_micros(1_000_000)));
+        assert!(past("2h").unwrap() < Timestamp::now() && future("2h").unwrap() > Timestamp::now());
+        assert!(past("yesterday").unwrap_err().contains("RFC 3339"));
+    }
+
+    #[test]
+    fn an_instant_in_a_table_has_no_fraction() {
+        assert_eq!(at(Timestamp::from_micros(1_700_000_000_123_456)), "2023-11-14T22:13:20Z");
+        assert_eq!(at(Timestamp::from_micros(1_700_000_000_000_000)), "2023-11-14T22:13:20Z");
+    }
+}

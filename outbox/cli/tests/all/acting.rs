@@ -1,0 +1,184 @@
+//! Commands that change something.
+
+use std::collections::BTreeSet;
+use std::thread;
+
+use outbox::Exhausted;
+use serde_json::json;
+
+use crate::outbox::{DONE, FINDINGS, Outbox, USAGE};
+use crate::world;
+
+/// Returns an outbox with so many dead letters, and their ids.
+fn with_dead_letters(number: u64) -> (Outbox, Vec<String>) {
+    let outbox = Outbox::sqlite();
+    let ids = (0..number)
+        .map(|number| outbox.publish(&["orders", "--key", &format!("k{number}"), "--type", "poison"]))
+        .collect();
+    world::relay(&outbox, Exhausted::DeadLetter, |backlog| backlog.dead == number);
+    (outbox, ids)
+}
+
+/// Returns an outbox with one held key, behind whose first message others wait.
+fn with_held_key(messages: u64) -> Outbox {
+    let outbox = Outbox::sqlite();
+    outbox.publish(&["orders", "--key", "a", "--type", "poison"]);
+    for _ in 1..messages {
+        outbox.publish(&["orders", "--key", "a"]);
+    }
+    world::relay(&outbox, Exhausted::Hold, |backlog| backlog.parked == messages);
+    outbox
+}
+
+#[test]
+fn dead_letters_are_requeued_by_id_and_by_filter() {
+    let (outbox, ids) = with_dead_letters(3);
+    let tried =
+        outbox.run(&["requeue", &ids[0], "--dry-run"]).ends(DONE).says("1 dead letter would be requeued");
+    assert_eq!(tried.object()["id"].as_str(), Some(&*ids[0]));
+    assert_eq!(outbox.backlog("default")["dead_letters"], 3, "a dry run does nothing");
+
+    let done = outbox.run(&["requeue", &ids[0]]).ends(DONE).object();
+    assert_eq!(done, json!({ "operation": "requeue", "done": 1, "gone": 0 }));
+    outbox.run(&["requeue"]).ends(USAGE).says("names its route");
+    outbox.run(&["requeue", "--topic", "orders"]).ends(USAGE).says("--all-routes");
+    assert_eq!(outbox.run(&["requeue", "--route", "other"]).ends(DONE).object()["done"], 0);
+    assert_eq!(outbox.run(&["requeue", "--route", "default"]).ends(DONE).object()["done"], 2);
+    let backlog = outbox.backlog("default");
+    assert_eq!((&backlog["dead_letters"], &backlog["pending"]), (&0.into(), &3.into()));
+}
+
+#[test]
+fn nothing_is_removed_without_a_confirmation() {
+    let (outbox, ids) = with_dead_letters(2);
+    let refused = "no terminal is there to confirm it; add --yes";
+    outbox
+        .run(&["purge", "--route", "default"])
+        .ends(USAGE)
+        .says(refused)
+        .says("purge 2 dead letters for good");
+    outbox.run_with(&["purge", &ids[0]], "y\n").ends(USAGE).says(refused);
+    outbox.publish(&["orders", "--due", "1h"]);
+    let scheduled = outbox.run(&["scheduled", "list"]).objects()[0]["id"].as_str().unwrap().to_owned();
+    outbox.run(&["cancel", &scheduled]).ends(USAGE).says(refused);
+    let backlog = outbox.backlog("default");
+    assert_eq!((&backlog["dead_letters"], &backlog["scheduled"]), (&2.into(), &1.into()));
+
+    assert_eq!(outbox.run(&["purge", &ids[0], "--yes"]).ends(DONE).object()["done"], 1);
+    assert_eq!(outbox.run(&["cancel", &scheduled, "-y"]).ends(DONE).object()["done"], 1);
+    assert_eq!(outbox.run(&["purge", "--all-routes", "--yes"]).ends(DONE).object()["done"], 1);
+    let backlog = outbox.backlog("default");
+    assert_eq!((&backlog["dead_letters"], &backlog["scheduled"]), (&0.into(), &0.into()));
+
+    let held = with_held_key(2);
+    for action in ["skip", "discard"] {
+        held.run(&[action, "orders", "a"]).ends(USAGE).says(refused);
+    }
+    assert_eq!(held.backlog("default")["parked"], 2);
+}
+
+#[test]
+fn a_held_key_is_skipped_released_held_and_discarded() {
+    let outbox = with_held_key(4);
+    let skipped = outbox.run(&["skip", "orders", "a", "--yes"]).ends(DONE).object();
+    assert_eq!((&skipped["dead_lettered"], skipped["skipped"].is_string()), (&1.into(), true));
+    outbox.run(&["hold", "orders", "a"]).ends(DONE);
+    let key = outbox.run(&["keys", "list"]).object();
+    assert_eq!((&key["state"], &key["parked"]), (&"held".into(), &3.into()));
+    outbox.run(&["release", "orders", "a"]).ends(DONE);
+    assert_eq!(outbox.run(&["keys", "list"]).object()["state"], "retrying");
+
+    let tried = outbox.run(&["discard", "orders", "a", "--dry-run"]).ends(DONE);
+    tried.says("3 messages would become dead letters");
+    let discarded = outbox.run(&["discard", "--route", "default", "--yes"]).ends(DONE).object();
+    assert_eq!((&discarded["keys"], &discarded["dead_lettered"]), (&1.into(), &3.into()));
+    let backlog = outbox.backlog("default");
+    assert_eq!((&backlog["parked"], &backlog["dead_letters"]), (&0.into(), &4.into()));
+    outbox.run(&["release", "--topic", "orders"]).ends(USAGE).says("names its route");
+}
+
+#[test]
+fn a_key_that_flows_can_be_held() {
+    let outbox = Outbox::sqlite();
+    outbox.run(&["hold", "orders", "a", "--dry-run"]).ends(DONE).says("1 key would be held");
+    assert!(outbox.run(&["keys", "list"]).objects().is_empty());
+    outbox.run(&["hold", "orders", "a"]).ends(DONE);
+    assert_eq!(outbox.run(&["keys", "list"]).object()["state"], "held");
+    outbox.run(&["status"]).ends(FINDINGS);
+}
+
+/// Each skip buries one message; together they bury as many as they say.
+#[test]
+fn two_operators_on_one_key_do_each_thing_once() {
+    let outbox = with_held_key(6);
+    let skips: Vec<_> = thread::scope(|scope| {
+        let skip = || outbox.run(&["skip", "orders", "a", "--yes"]);
+        let both: Vec<_> = (0..2).map(|_| scope.spawn(move || [skip(), skip(), skip()])).collect();
+        both.into_iter().flat_map(|it| it.join().unwrap()).collect()
+    });
+    let skipped: BTreeSet<String> =
+        skips.iter().filter_map(|run| run.object()["skipped"].as_str().map(str::to_owned)).collect();
+    let dead: BTreeSet<String> = outbox
+        .run(&["dead", "list"])
+        .objects()
+        .iter()
+        .map(|letter| letter["id"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(skipped, dead);
+    assert_eq!(outbox.backlog("default")["parked"], 6 - dead.len());
+
+    let discards: Vec<_> = thread::scope(|scope| {
+        let discard = || outbox.run(&["discard", "--route", "default", "--yes"]);
+        let both: Vec<_> = (0..2).map(|_| scope.spawn(discard)).collect();
+        both.into_iter().map(|it| it.join().unwrap().object()).collect()
+    });
+    let buried: u64 = discards.iter().map(|it| it["dead_lettered"].as_u64().unwrap()).sum();
+    assert_eq!(buried as usize, 6 - dead.len(), "{discards:?}");
+    assert_eq!(outbox.backlog("default")["dead_letters"], 6);
+}
+
+#[test]
+fn delivered_messages_are_replayed_from_the_history() {
+    let outbox = Outbox::sqlite();
+    let id = outbox.publish(&["orders", "--key", "a"]);
+    world::relay(&outbox, Exhausted::DeadLetter, |backlog| backlog.pending == 0);
+    let past = outbox.run(&["history", "list"]).ends(DONE).object();
+    assert_eq!(past["id"].as_str(), Some(&*id));
+    outbox.run(&["history", "show", &id]).ends(DONE);
+    outbox.run(&["replay"]).ends(USAGE).says("names its route");
+    assert_eq!(outbox.run(&["replay", "--route", "default", "--since", "1h"]).ends(DONE).object()["done"], 1);
+    assert_eq!(outbox.backlog("default")["pending"], 1);
+    assert_eq!(outbox.run(&["history", "list"]).objects().len(), 1, "it stays in the history");
+}
+
+#[test]
+fn a_route_or_a_topic_is_paused_and_resumed() {
+    let outbox = Outbox::sqlite();
+    outbox.run(&["pause"]).ends(USAGE).says("--route");
+    outbox.run(&["pause", "--route", "default", "--topic", "orders"]).ends(DONE);
+    outbox.publish(&["orders", "--key", "a"]);
+    outbox.publish(&["mails", "--key", "a"]);
+    // What is paused stays; the rest goes.
+    world::relay(&outbox, Exhausted::DeadLetter, |backlog| backlog.pending == 1);
+    outbox.run(&["resume", "--route", "default", "--topic", "orders"]).ends(DONE);
+    world::relay(&outbox, Exhausted::DeadLetter, |backlog| backlog.pending == 0);
+}
+
+#[test]
+fn a_message_is_published_with_all_its_parts_or_refused_with_the_reason() {
+    let outbox = Outbox::sqlite();
+    let stdin =
+        outbox.run_with(&["publish", "orders", "--data", "-", "--due", "1h"], r#"{"a":1}"#).ends(DONE);
+    let id = stdin.object()["id"].as_str().unwrap().to_owned();
+    let shown = outbox.run(&["scheduled", "show", &id]).ends(DONE).object();
+    assert_eq!((&shown["payload"]["a"], &shown["type"]), (&1.into(), &"outbox.test".into()));
+    for (wrong, words) in [
+        (&["orders", "--data", "{"][..], "no JSON"),
+        (&["orders", "--header", "ce_id=1"], "reserved"),
+        (&["orders", "--header", "x"], "NAME=VALUE"),
+        (&["", "--key", "a"], "topic is empty"),
+        (&["orders", "--due", "soon"], "RFC 3339"),
+    ] {
+        outbox.run(&[&["publish"], wrong].concat()).ends(USAGE).says(words);
+    }
+}

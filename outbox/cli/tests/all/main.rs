@@ -1,0 +1,17 @@
+//! The program `outbox`, run as people and scripts run it.
+
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
+mod acting;
+#[cfg(unix)]
+mod daemon;
+mod hostile;
+#[cfg(unix)]
+mod killed;
+mod looking;
+mod outbox;
+#[cfg(unix)]
+mod servers;
+mod settings;
+mod usage;
+mod world;

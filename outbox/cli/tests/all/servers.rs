@@ -1,0 +1,75 @@
+//! The main commands on every kind of database, and with every kind of broker.
+
+use outbox::Exhausted;
+use outbox_servers::{Kafka, MongoDb, MySql, OrSkip, Postgres, RabbitMq};
+
+use crate::outbox::{DONE, FINDINGS, Outbox};
+use crate::world;
+
+/// An outage on a database: a poisoned key is held, looked at, skipped, and its message sent again.
+fn outage(outbox: &Outbox) {
+    outbox.run(&["check"]).ends(DONE);
+    outbox.run(&["status"]).ends(DONE);
+    let first = outbox.publish(&["orders", "--key", "a", "--type", "poison", "--data", r#"{"total":42}"#]);
+    outbox.publish(&["orders", "--key", "a"]);
+    let scheduled = outbox.publish(&["orders", "--key", "a", "--due", "2h"]);
+    world::relay(outbox, Exhausted::Hold, |backlog| backlog.held_keys == 1 && backlog.parked == 2);
+
+    outbox.run(&["status"]).ends(FINDINGS);
+    let story = outbox.run(&["explain", "orders", "a"]).ends(FINDINGS).object();
+    assert_eq!((&story["state"], &story["failing"]["parked"]), (&"held".into(), &2.into()));
+    assert_eq!(outbox.run(&["parked", "show", &first]).ends(DONE).object()["payload"]["total"], 42);
+    assert_eq!(
+        outbox.run(&["skip", "orders", "a", "--yes"]).ends(DONE).object()["skipped"].as_str(),
+        Some(&*first)
+    );
+    assert_eq!(outbox.run(&["dead", "list"]).ends(DONE).object()["id"].as_str(), Some(&*first));
+    assert_eq!(outbox.run(&["requeue", &first]).ends(DONE).object()["done"], 1);
+    world::relay(outbox, Exhausted::DeadLetter, |backlog| backlog.dead == 1 && backlog.pending == 0);
+    assert_eq!(outbox.run(&["purge", "--route", "default", "--yes"]).ends(DONE).object()["done"], 1);
+    assert_eq!(outbox.run(&["cancel", &scheduled, "--yes"]).ends(DONE).object()["done"], 1);
+    outbox.run(&["hold", "orders", "a"]).ends(DONE);
+    outbox.run(&["discard", "orders", "a", "--yes"]).ends(DONE);
+    outbox.run(&["pause", "--route", "default"]).ends(DONE);
+    outbox.run(&["resume", "--route", "default"]).ends(DONE);
+    assert_eq!(outbox.run(&["history", "list"]).ends(DONE).objects().len(), 0);
+    outbox.run(&["status"]).ends(DONE);
+}
+
+#[test]
+fn an_outage_on_postgresql_is_repaired_with_the_program_alone() {
+    let Some(server) = Postgres::newest().shared().or_skip() else { return };
+    outage(&Outbox::at(server.fresh_database()));
+}
+
+#[test]
+fn an_outage_on_mysql_is_repaired_with_the_program_alone() {
+    let Some(server) = MySql::newest().shared().or_skip() else { return };
+    outage(&Outbox::at(server.fresh_database()));
+}
+
+#[test]
+fn an_outage_on_mongodb_is_repaired_with_the_program_alone() {
+    let Some(server) = MongoDb::newest().shared().or_skip() else { return };
+    outage(&Outbox::at(server.fresh_database()));
+}
+
+/// Numbered messages arrive once and in order through a broker.
+fn verified(transport: String) {
+    let outbox = Outbox { transport: Some(transport), ..Outbox::sqlite() };
+    outbox.run(&["check"]).ends(DONE);
+    let run = outbox.run(&["verify", "--with-relay", "-n", "50"]).ends(DONE).object();
+    assert_eq!((&run["arrived"], &run["out_of_order"]), (&50.into(), &0.into()), "{run}");
+}
+
+#[test]
+fn messages_are_verified_through_kafka() {
+    let Some(server) = Kafka::newest().shared().or_skip() else { return };
+    verified(format!("kafka://{}", server.url()));
+}
+
+#[test]
+fn messages_are_verified_through_rabbitmq() {
+    let Some(server) = RabbitMq::newest().shared().or_skip() else { return };
+    verified(server.fresh_vhost());
+}

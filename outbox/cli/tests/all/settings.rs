@@ -1,0 +1,99 @@
+//! Settings: where they come from, and what is said about wrong ones.
+
+use crate::outbox::{DONE, FAILED, FINDINGS, Outbox, USAGE, bare, end};
+
+#[test]
+fn arguments_are_over_the_environment_and_that_is_over_the_file() {
+    let outbox = Outbox::sqlite();
+    let file = outbox.folder.path().join("outbox.toml");
+    std::fs::write(&file, format!("store = {:?}\n", outbox.store)).unwrap();
+    let file = file.to_str().unwrap();
+    end(bare(&["check", "--config", file]), "").ends(DONE);
+    let mut command = bare(&["check", "--config", file]);
+    command.env("OUTBOX_STORE", "sqlite:absent.db");
+    end(command, "").ends(FAILED).says("absent.db");
+    let mut command = bare(&["check", "--store", &outbox.store]);
+    command.env("OUTBOX_STORE", "sqlite:absent.db").env("OUTBOX_CONFIG", file);
+    end(command, "").ends(DONE);
+}
+
+#[test]
+fn an_unknown_entry_is_refused_with_those_that_are_known() {
+    let outbox = Outbox::sqlite();
+    let file = outbox.folder.path().join("outbox.toml");
+    for (text, words) in [
+        ("stor = 'x'", "unknown field `stor`"),
+        ("[relay]\nleese = '30s'", "unknown field `leese`"),
+        ("[relay]\nlease = 30", "invalid type"),
+        ("[relay]\nlease = 'long'", "\"long\" is not a duration"),
+        ("store = ", "outbox.toml:1: "),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        outbox.run(&["check", "--config", "outbox.toml"]).ends(USAGE).says(words);
+    }
+    outbox.run(&["check", "--config", "absent.toml"]).ends(USAGE).says("could not read absent.toml");
+    outbox.run(&["check", "--set", "relay.leese=30s"]).ends(USAGE).says("unknown field `leese`");
+    outbox.run(&["check", "--set", "relay.lease"]).ends(USAGE).says("NAME=VALUE");
+    let mut command = outbox.command(&["check"]);
+    command.env("OUTBOX_RELAY_LEESE", "30s");
+    end(command, "").ends(USAGE).says("unknown field `leese`");
+}
+
+#[test]
+fn doctor_finds_settings_that_do_not_fit() {
+    let outbox = Outbox::sqlite();
+    let mut command = outbox.command(&["doctor", "--set", "relay.lease=4s"]);
+    command.env("OUTBOX_RELAY_FETCH_BATCH", "0");
+    let found = end(command, "").ends(FINDINGS).object();
+    let text = found["findings"].to_string();
+    assert!(text.contains("lease (4s) is too short") && text.contains("fetch_batch is 0"), "{text}");
+}
+
+#[test]
+fn a_url_that_is_none_is_refused_and_no_secret_of_it_is_shown() {
+    let secret = "hunter2-s3cret";
+    let urls = [
+        format!("postgres://app:{secret}@127.0.0.1:1/shop"),
+        format!("mysql://app:{secret}@127.0.0.1:1/shop"),
+        format!("mongodb://app:{secret}@127.0.0.1:1/shop?serverSelectionTimeoutMS=500"),
+        format!("oracle://app:{secret}@db/shop"),
+        format!("postgres://app:{secret}@[::bad/shop"),
+        format!("app:{secret}@db"),
+        "shop.db".to_owned(),
+        "sqlite::memory:".to_owned(),
+        String::new(),
+    ];
+    for url in &urls {
+        for command in ["check", "status", "doctor"] {
+            let run = end(bare(&[command, "--store", url, "--log", "trace"]), "");
+            assert!([FAILED, USAGE, FINDINGS].contains(&run.code), "{url}: {run:#?}");
+            assert!(!format!("{run:?}").contains(secret), "{url}: {run:#?}");
+            assert!(!(run.stderr.is_empty() && run.stdout.is_empty()), "{url}");
+        }
+    }
+    let help = {
+        let mut command = bare(&["status", "--help"]);
+        command.env("OUTBOX_STORE", &urls[0]);
+        end(command, "").ends(DONE)
+    };
+    assert!(!help.stdout.contains(secret), "{help:#?}");
+
+    let outbox = Outbox::sqlite();
+    for url in [
+        format!("redis://:{secret}@127.0.0.1:1"),
+        format!("amqp://app:{secret}@127.0.0.1:1"),
+        format!("pigeon://app:{secret}@loft"),
+    ] {
+        for command in ["check", "doctor"] {
+            let run = outbox.run(&[command, "--transport", &url, "--log", "trace"]);
+            assert!(run.code != DONE && !format!("{run:?}").contains(secret), "{url}: {run:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_url_is_said_with_the_ways_to_give_it() {
+    let run = end(bare(&["status"]), "").ends(USAGE);
+    run.says("--store").says("OUTBOX_STORE").says("--config");
+    Outbox::sqlite().run(&["relay", "--once"]).ends(USAGE).says("OUTBOX_TRANSPORT");
+}

@@ -1,0 +1,106 @@
+//! States of an outbox that only a relay makes: failing keys, dead letters, a history.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox::backend::{Backlog, Outcome, Outcomes, PublishBatch, TransportLayer};
+use outbox::error::Failure;
+use outbox::memory::MemoryTransport;
+use outbox::sqlite::{SqliteOptions, SqliteStore};
+use outbox::{Exhausted, Relay, RetryPolicy, Route, Store, Transport};
+
+use crate::outbox::{Outbox, PATIENCE};
+
+/// A broker that refuses events of the type `poison`, and delivers all others.
+#[derive(Debug)]
+struct Sieve {
+    inner: MemoryTransport,
+    error: String,
+}
+
+impl TransportLayer for Sieve {
+    type Inner = MemoryTransport;
+
+    fn inner(&self) -> &MemoryTransport {
+        &self.inner
+    }
+
+    async fn publish(&self, mut batch: PublishBatch, outcomes: &Outcomes) {
+        let failed = Failure::new("schema", self.error.clone());
+        let mut poisoned = Vec::new();
+        for (number, stored) in batch.messages.iter().enumerate() {
+            if &*stored.message.event_type == "poison" {
+                outcomes.report(number, Outcome::Failed(failed.clone()));
+                poisoned.push(stored.message.key_id());
+            } else if poisoned.contains(&stored.message.key_id()) {
+                outcomes.report(number, Outcome::Blocked);
+            }
+        }
+        if poisoned.is_empty() {
+            return Transport::publish(&self.inner, batch, outcomes).await;
+        }
+        // One batch is all poison or none of it, as far as keys are concerned: the rest goes alone.
+        let numbers: Vec<usize> = (0..batch.messages.len())
+            .filter(|number| !poisoned.contains(&batch.messages[*number].message.key_id()))
+            .collect();
+        batch.messages = numbers.iter().map(|number| Arc::clone(&batch.messages[*number])).collect();
+        if batch.messages.is_empty() {
+            return;
+        }
+        let inner = Outcomes::new(batch.messages.len());
+        Transport::publish(&self.inner, batch, &inner).await;
+        for (number, outcome) in numbers.into_iter().zip(inner.take()) {
+            if let Some(outcome) = outcome {
+                outcomes.report(number, outcome);
+            }
+        }
+    }
+}
+
+/// Runs a relay that refuses events of the type `poison`, until the backlog is as asked. What it
+/// refuses is held or buried at once.
+pub(crate) fn relay(outbox: &Outbox, exhausted: Exhausted, is_so: impl Fn(&Backlog) -> bool) {
+    relay_saying(outbox, exhausted, "no such column", is_so);
+}
+
+/// As [`relay`], with an error of one's own.
+pub(crate) fn relay_saying(
+    outbox: &Outbox,
+    exhausted: Exhausted,
+    error: &str,
+    is_so: impl Fn(&Backlog) -> bool,
+) {
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let store = open(&outbox.store).await;
+        let retry = RetryPolicy { max_attempts: 1, exhausted, ..RetryPolicy::default() };
+        let broker = MemoryTransport::builder().confirm_on_enqueue().build();
+        let transport = Sieve { inner: broker, error: error.to_owned() };
+        let relay = Relay::builder(Arc::clone(&store), transport).retry(retry).start().await.unwrap();
+        let wait = async {
+            loop {
+                let backlog = store.backlog(&Route::default()).await.unwrap();
+                if is_so(&backlog) && relay.stats().in_flight == 0 {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let came = tokio::time::timeout(PATIENCE, wait).await;
+        assert!(came.is_ok(), "{:?}", store.backlog(&Route::default()).await);
+        assert!(relay.stop(PATIENCE).await);
+    });
+}
+
+/// Opens a store of any kind; a history is kept.
+async fn open(url: &str) -> Arc<dyn Store> {
+    match url.split(':').next().unwrap() {
+        "sqlite" => {
+            let mut options = SqliteOptions::default();
+            options.history = Some(Duration::from_secs(3_600));
+            Arc::new(SqliteStore::open_with(&url["sqlite:".len()..], options).await.unwrap())
+        }
+        "mysql" => Arc::new(outbox::mysql::MySqlStore::connect(url).await.unwrap()),
+        "mongodb" => Arc::new(outbox::mongodb::MongoDbStore::connect(url).await.unwrap()),
+        _ => Arc::new(outbox::postgres::PostgresStore::connect(url).await.unwrap()),
+    }
+}
