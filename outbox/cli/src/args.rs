@@ -23,6 +23,7 @@ pub(crate) struct Cli {
 
 /// Arguments of every command.
 #[derive(Args, Debug)]
+#[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
     /// Database: sqlite:PATH, postgres://…, mysql://… or mongodb://…
     #[arg(long, global = true, value_name = "URL", env = "OUTBOX_STORE", hide_env_values = true)]

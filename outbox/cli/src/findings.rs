@@ -6,6 +6,7 @@ use outbox::Route;
 use outbox::backend::{Backlog, Unserved};
 use serde_json::{Value, json};
 
+use crate::app::count;
 use crate::time;
 
 /// Something that needs attention.
@@ -51,7 +52,7 @@ pub(crate) fn of_backlog(route: &Route, backlog: &Backlog, max_age: Duration) ->
     if backlog.unowned_buckets > 0 {
         add(
             "unowned",
-            format!("route {route}: {} buckets with messages have no relay", backlog.unowned_buckets),
+            format!("route {route}: no relay owns {} with messages", count(backlog.unowned_buckets, "bucket")),
             "start a relay of this route: `outbox relay`; after a kill, another one takes over within a lease"
                 .to_owned(),
         );
@@ -59,7 +60,7 @@ pub(crate) fn of_backlog(route: &Route, backlog: &Backlog, max_age: Duration) ->
     if backlog.held_keys > 0 {
         add(
             "held",
-            format!("route {route}: {} held keys wait for an operator", backlog.held_keys),
+            format!("route {route}: held, until an operator decides: {}", count(backlog.held_keys, "key")),
             format!(
                 "look with `outbox keys list --route {route}`; then `outbox release`, `outbox skip` or `outbox discard`"
             ),
@@ -68,14 +69,17 @@ pub(crate) fn of_backlog(route: &Route, backlog: &Backlog, max_age: Duration) ->
     if backlog.retrying_keys > 0 {
         add(
             "retrying",
-            format!("route {route}: {} keys fail and are tried again", backlog.retrying_keys),
+            format!("route {route}: failing, and tried again: {}", count(backlog.retrying_keys, "key")),
             format!("look with `outbox keys list --route {route}`, and repair what their errors name"),
         );
     }
     if backlog.dead > 0 {
         add(
             "dead",
-            format!("route {route}: {} dead letters wait for an operator", backlog.dead),
+            format!(
+                "route {route}: given up, until an operator decides: {}",
+                count(backlog.dead, "dead letter")
+            ),
             format!(
                 "look with `outbox dead list --route {route}`; then `outbox requeue` or `outbox purge --route {route}`"
             ),
@@ -87,12 +91,16 @@ pub(crate) fn of_backlog(route: &Route, backlog: &Backlog, max_age: Duration) ->
 /// Returns the finding about a route without a relay.
 pub(crate) fn of_unserved(unserved: &Unserved) -> Finding {
     let Unserved { route, oldest_age, .. } = unserved;
-    let remedy = if unserved.can_be_served {
-        format!(
-            "start a relay with this route, or correct the name where it is written: --set routes.{route}=URL"
-        )
-    } else {
+    let remedy = if !unserved.can_be_served {
         "its name is no valid route: correct it in the rows, and in the program that writes them".to_owned()
+    } else if *route == Route::default() {
+        "start a relay: `outbox relay`".to_owned()
+    } else if route.as_str().starts_with("inbox/") {
+        "start the program with this inbox: it handles what waits".to_owned()
+    } else {
+        format!(
+            "start a relay with this route (--set routes.{route}=URL), or correct the name where it is written"
+        )
     };
     let text =
         format!("route {route}: no relay serves it; its oldest message waits for {}", time::age(*oldest_age));

@@ -16,6 +16,9 @@ use crate::message;
 use crate::open::Database;
 use crate::out::remark;
 
+/// Number of items that are done before a bar could be read.
+const SHORT: u64 = 50;
+
 /// Operation on messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
@@ -165,6 +168,9 @@ async fn carry_out(
 
 /// Returns a bar of progress, which a terminal shows and nothing else.
 pub(crate) fn bar(length: u64) -> ProgressBar {
+    if length <= SHORT {
+        return ProgressBar::hidden();
+    }
     let bar = ProgressBar::new(length);
     if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} {eta}") {
         bar.set_style(style);

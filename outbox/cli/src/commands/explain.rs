@@ -148,7 +148,9 @@ impl Story {
             fields.push(("state", keys::state(key).to_owned()));
             fields.push(("since", format!("{} ({} ago)", time::at(key.since), time::ago(key.since))));
             fields.push(("attempts", key.attempts.to_string()));
-            if let Some(failure) = &key.first_failure {
+            if let Some(failure) =
+                key.first_failure.as_ref().filter(|first| Some(*first) != key.last_failure.as_ref())
+            {
                 fields.push(("first error", failure.to_string()));
             }
             if let Some(failure) = &key.last_failure {

@@ -133,7 +133,7 @@ fn two_operators_on_one_key_do_each_thing_once() {
         both.into_iter().map(|it| it.join().unwrap().object()).collect()
     });
     let buried: u64 = discards.iter().map(|it| it["dead_lettered"].as_u64().unwrap()).sum();
-    assert_eq!(buried as usize, 6 - dead.len(), "{discards:?}");
+    assert_eq!(buried, 6 - dead.len() as u64, "{discards:?}");
     assert_eq!(outbox.backlog("default")["dead_letters"], 6);
 }
 

@@ -51,25 +51,29 @@ fn an_outage_on_mysql_is_repaired_with_the_program_alone() {
 #[test]
 fn an_outage_on_mongodb_is_repaired_with_the_program_alone() {
     let Some(server) = MongoDb::newest().shared().or_skip() else { return };
-    outage(&Outbox::at(server.fresh_database()));
+    outage(&Outbox::at(server.url().replacen("/?", &format!("/{}?", server.fresh_database()), 1)));
 }
 
 /// Numbered messages arrive once and in order through a broker.
-fn verified(transport: String) {
+fn verified(transport: String, topic: &str) {
     let outbox = Outbox { transport: Some(transport), ..Outbox::sqlite() };
-    outbox.run(&["check"]).ends(DONE);
-    let run = outbox.run(&["verify", "--with-relay", "-n", "50"]).ends(DONE).object();
+    let run = outbox.run(&["verify", "--with-relay", "-n", "50", "--topic", topic]).ends(DONE).object();
     assert_eq!((&run["arrived"], &run["out_of_order"]), (&50.into(), &0.into()), "{run}");
+    outbox.run(&["check"]).ends(DONE);
 }
 
 #[test]
 fn messages_are_verified_through_kafka() {
     let Some(server) = Kafka::newest().shared().or_skip() else { return };
-    verified(format!("kafka://{}", server.url()));
+    let topic = format!("canary-{}", std::process::id());
+    let address = server.internal_url();
+    let make = ["--bootstrap-server", &address, "--create", "--topic", &topic, "--partitions", "3"];
+    server.tool("org.apache.kafka.tools.TopicCommand", &make).unwrap();
+    verified(format!("kafka://{}", server.url()), &topic);
 }
 
 #[test]
 fn messages_are_verified_through_rabbitmq() {
     let Some(server) = RabbitMq::newest().shared().or_skip() else { return };
-    verified(server.fresh_vhost());
+    verified(server.fresh_vhost(), "canary");
 }

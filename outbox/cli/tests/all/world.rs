@@ -1,5 +1,6 @@
 //! States of an outbox that only a relay makes: failing keys, dead letters, a history.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,11 +8,11 @@ use outbox::backend::{Backlog, Outcome, Outcomes, PublishBatch, TransportLayer};
 use outbox::error::Failure;
 use outbox::memory::MemoryTransport;
 use outbox::sqlite::{SqliteOptions, SqliteStore};
-use outbox::{Exhausted, Relay, RetryPolicy, Route, Store, Transport};
+use outbox::{Exhausted, Relay, RetryPolicy, Route, Store};
 
 use crate::outbox::{Outbox, PATIENCE};
 
-/// A broker that refuses events of the type `poison`, and delivers all others.
+/// A broker that refuses events of the type `poison`, and takes all others.
 #[derive(Debug)]
 struct Sieve {
     inner: MemoryTransport,
@@ -25,34 +26,20 @@ impl TransportLayer for Sieve {
         &self.inner
     }
 
-    async fn publish(&self, mut batch: PublishBatch, outcomes: &Outcomes) {
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
         let failed = Failure::new("schema", self.error.clone());
-        let mut poisoned = Vec::new();
+        let mut poisoned = BTreeSet::new();
         for (number, stored) in batch.messages.iter().enumerate() {
-            if &*stored.message.event_type == "poison" {
-                outcomes.report(number, Outcome::Failed(failed.clone()));
-                poisoned.push(stored.message.key_id());
-            } else if poisoned.contains(&stored.message.key_id()) {
-                outcomes.report(number, Outcome::Blocked);
-            }
-        }
-        if poisoned.is_empty() {
-            return Transport::publish(&self.inner, batch, outcomes).await;
-        }
-        // One batch is all poison or none of it, as far as keys are concerned: the rest goes alone.
-        let numbers: Vec<usize> = (0..batch.messages.len())
-            .filter(|number| !poisoned.contains(&batch.messages[*number].message.key_id()))
-            .collect();
-        batch.messages = numbers.iter().map(|number| Arc::clone(&batch.messages[*number])).collect();
-        if batch.messages.is_empty() {
-            return;
-        }
-        let inner = Outcomes::new(batch.messages.len());
-        Transport::publish(&self.inner, batch, &inner).await;
-        for (number, outcome) in numbers.into_iter().zip(inner.take()) {
-            if let Some(outcome) = outcome {
-                outcomes.report(number, outcome);
-            }
+            let (message, key) = (&stored.message, stored.message.key_id());
+            let outcome = if poisoned.contains(&key) {
+                Outcome::Blocked
+            } else if &*message.event_type == "poison" {
+                poisoned.insert(key);
+                Outcome::Failed(failed.clone())
+            } else {
+                Outcome::Delivered
+            };
+            outcomes.report(number, outcome);
         }
     }
 }
@@ -73,7 +60,7 @@ pub(crate) fn relay_saying(
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let store = open(&outbox.store).await;
         let retry = RetryPolicy { max_attempts: 1, exhausted, ..RetryPolicy::default() };
-        let broker = MemoryTransport::builder().confirm_on_enqueue().build();
+        let broker = MemoryTransport::new();
         let transport = Sieve { inner: broker, error: error.to_owned() };
         let relay = Relay::builder(Arc::clone(&store), transport).retry(retry).start().await.unwrap();
         let wait = async {
