@@ -86,23 +86,23 @@ async fn one(
     select: &SelectKeys,
     key: &KeyId,
 ) -> Result<Chosen, Failed> {
-    let found = failing(store, select.filter.route.as_ref(), key).await?;
-    match found.len() {
-        1 => found.into_iter().next().map(Chosen::Failing).ok_or(Failed::Interrupted),
-        0 if operation == KeyOperation::Hold => {
+    let mut found = failing(store, select.filter.route.as_ref(), key).await?;
+    if found.len() > 1 {
+        let routes: Vec<&str> = found.iter().map(|key| key.route.as_str()).collect();
+        return Err(Failed::usage(format!(
+            "the key {key} waits on several routes ({}); name one with --route",
+            routes.join(", ")
+        )));
+    }
+    match found.pop() {
+        Some(failing) => Ok(Chosen::Failing(failing)),
+        None if operation == KeyOperation::Hold => {
             Ok(Chosen::Flowing(select.filter.route.clone().unwrap_or_default(), key.clone()))
         }
-        0 => Err(Failed::error(format!(
+        None => Err(Failed::error(format!(
             "the key {key} is neither failing nor held{}; `outbox explain` shows why it waits, if it does",
             select.filter.route.as_ref().map(|route| format!(" on the route {route}")).unwrap_or_default()
         ))),
-        _ => {
-            let routes: Vec<&str> = found.iter().map(|key| key.route.as_str()).collect();
-            Err(Failed::usage(format!(
-                "the key {key} waits on several routes ({}); name one with --route",
-                routes.join(", ")
-            )))
-        }
     }
 }
 
@@ -181,10 +181,7 @@ async fn carry_out(app: &App, store: &dyn Database, operation: KeyOperation, cho
     bar.finish_and_clear();
     let mut text = format!("{} {}", done(operation), count(keys, "key"));
     if matches!(operation, KeyOperation::Skip | KeyOperation::Discard) {
-        text.push_str(&format!(
-            "; {} now dead letters",
-            if buried == 1 { "1 message is".to_owned() } else { format!("{buried} messages are") }
-        ));
+        text.push_str(&format!("; dead letters of them: {buried}"));
     }
     if gone > 0 {
         text.push_str(&format!(

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use outbox::Route;
-use outbox::backend::{Backlog, Unserved};
+use outbox::admin::Filter;
+use outbox::backend::{Backlog, Unserved, View};
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -31,6 +32,9 @@ pub(crate) async fn run(app: &App, args: &StatusArgs) -> Outcome {
     }
 }
 
+/// Number of dead letters whose routes are shown: the oldest ones.
+const LOOKED_AT: usize = 50;
+
 /// State of a store at one time.
 pub(crate) struct Picture {
     store: &'static str,
@@ -47,11 +51,17 @@ impl Picture {
         max_age: Duration,
     ) -> Result<Self, Failed> {
         let unserved = store.unserved(max_age).await?;
+        let dead = Filter { limit: Some(LOOKED_AT), ..Filter::all_routes() };
+        let dead = store.browse(View::DeadLetters, &dead).await?;
         let mut names: Vec<Route> = routes.to_vec();
         // Routes of inboxes have no relay of their own name, but failing keys and dead letters.
-        let failing = store.failing_keys(&outbox::admin::Filter::all_routes()).await?;
+        let failing = store.failing_keys(&Filter::all_routes()).await?;
         let found = failing.into_iter().map(|key| key.route);
-        names.extend(found.chain(unserved.iter().filter(|it| it.can_be_served).map(|it| it.route.clone())));
+        names.extend(
+            found
+                .chain(dead.into_iter().map(|letter| letter.route))
+                .chain(unserved.iter().filter(|it| it.can_be_served).map(|it| it.route.clone())),
+        );
         let mut picture = Self { store: store.name(), routes: Vec::new(), unserved, findings: Vec::new() };
         for route in names {
             if picture.routes.iter().any(|(known, _)| *known == route) {

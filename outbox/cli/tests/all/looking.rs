@@ -151,3 +151,22 @@ fn what_is_not_there_is_said_with_its_id() {
     }
     outbox.run(&["dead", "show", "not-an-id"]).ends(USAGE).says("not-an-id");
 }
+
+#[test]
+fn a_key_that_waits_on_two_routes_is_shown_on_both_and_changed_on_the_one_that_is_named() {
+    let outbox = Outbox::sqlite();
+    for route in ["inbox/billing", "mails"] {
+        outbox.run(&["hold", "orders", "a", "--route", route]).ends(DONE);
+    }
+    let status = outbox.run(&["status"]).ends(FINDINGS).object();
+    let routes: Vec<&str> =
+        status["routes"].as_array().unwrap().iter().map(|it| it["route"].as_str().unwrap()).collect();
+    assert_eq!(routes.len(), 3, "{status}");
+    assert!(routes.contains(&"inbox/billing") && routes.contains(&"mails"), "{status}");
+    assert_eq!(outbox.run(&["explain", "orders", "a"]).ends(FINDINGS).objects().len(), 2);
+    outbox.run(&["release", "orders", "a"]).ends(USAGE).says("waits on several routes");
+    outbox.run(&["release", "orders", "a", "--route", "mails"]).ends(DONE);
+    let states: Vec<_> =
+        outbox.run(&["keys", "list"]).objects().iter().map(|it| it["state"].clone()).collect();
+    assert!(states.contains(&"held".into()) && states.len() <= 2, "{states:?}");
+}
