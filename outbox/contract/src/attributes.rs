@@ -6,7 +6,6 @@
 
 use std::borrow::Cow;
 
-use crate::backend::cloudevents;
 use crate::headers::Headers;
 use crate::message::Message;
 use crate::name::{self, NameError};
