@@ -178,7 +178,7 @@ fn rabbitmq(
     }
     for (topic, consumers) in &config.declare {
         for consumer in consumers {
-            builder = builder.consumer(topic.parse()?, consumer.parse()?);
+            builder = builder.consumer(topic.as_str(), consumer.as_str());
         }
     }
     if let Some((topic, consumer)) = canary {

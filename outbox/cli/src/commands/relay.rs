@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) async fn run(mut app: App, args: RelayArgs) -> Outcome {
     let settings = &mut app.settings;
     settings.relay.label = args.label.unwrap_or_else(|| settings.relay.label.clone());
-    settings.relay.source = args.source.unwrap_or_else(|| settings.relay.source.clone());
+    settings.relay.source = args.source.or_else(|| settings.relay.source.take());
     settings.history = args.history.or(settings.history);
     settings.stop_within = args.stop_within.unwrap_or(settings.stop_within);
     let mut signals = Signals::listen()?;

@@ -237,8 +237,8 @@ fn the_same_id_of_two_producers_is_two_events() {
     assert_eq!(identity("/one"), id("/one", &[]), "numbered or not");
 }
 
-/// Every official SDK has its own: `ce_` on Kafka, `ce-` and `cloudEvents_` on RabbitMQ, `cloudEvents:` of AMQP 1.0,
-/// and a bridge from HTTP passes on what HTTP made of it.
+/// Every official SDK has its own: `ce_` on Kafka, `ce-` and `cloudEvents_` on RabbitMQ,
+/// `cloudEvents:` of AMQP 1.0, and a bridge from HTTP passes on what HTTP made of it.
 #[test]
 fn an_attribute_is_read_under_every_prefix_and_that_of_the_protocol_goes_first() {
     for binding in EVERY {

@@ -1,4 +1,5 @@
-//! Records of other programs that are no events: a change feed, a topic of another framework. A mapper makes messages of them.
+//! Records of other programs that are no events: a change feed, a topic of another framework. A
+//! mapper makes messages of them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,7 +16,8 @@ pub(crate) const IGNORED: &str = "outbox.ignored";
 /// Content type of a payload that comes without one.
 const UNKNOWN_CONTENT: &str = "application/octet-stream";
 
-/// A record that is no CloudEvent, as the broker delivered it, for [`InboxBuilder::map_records`](crate::InboxBuilder::map_records).
+/// A record that is no CloudEvent, as the broker delivered it, for
+/// [`InboxBuilder::map_records`](crate::InboxBuilder::map_records).
 ///
 /// ```
 /// # mod outbox { pub use outbox_contract::*; pub use outbox_engine::*; }
@@ -48,15 +50,18 @@ impl<'r> ForeignRecord<'r> {
         self.record.key.as_deref()
     }
 
-    /// Returns a header by its exact name: the first one, if there are several. Bytes that are not UTF-8 are escaped (`\xff`).
+    /// Returns a header by its exact name: the first one, if there are several. Bytes that are not
+    /// UTF-8 are escaped (`\xff`).
     ///
-    /// The content type is the header `content-type` on every broker; the property `type` of RabbitMQ is the header `type`.
+    /// The content type is the header `content-type` on every broker; the property `type` of
+    /// RabbitMQ is the header `type`.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'r str> {
         self.headers().find(|(known, _)| *known == name).map(|(_, value)| value)
     }
 
-    /// Iterates over its headers, as the broker had them. On Redis these are the fields of the entry, except `data`.
+    /// Iterates over its headers, as the broker had them. On Redis these are the fields of the
+    /// entry, except `data`.
     pub fn headers(&self) -> impl Iterator<Item = (&'r str, &'r str)> + use<'r> {
         self.record.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
@@ -85,11 +90,13 @@ impl<'r> ForeignRecord<'r> {
         &self.record.reason
     }
 
-    /// Creates a message of this type with all that the record has: topic, [key](Key::of_bytes), payload, content type and headers. A
-    /// null value makes it a [tombstone](Message::is_tombstone). Use the methods of [`Message`] to change it.
+    /// Creates a message of this type with all that the record has: topic, [key](Key::of_bytes),
+    /// payload, content type and headers. A null value makes it a
+    /// [tombstone](Message::is_tombstone). Use the methods of [`Message`] to change it.
     ///
-    /// Its id is computed from the record's location and content, so a redelivery is a duplicate. A record that is written twice is two
-    /// messages: if it has an id of its own, set `with_id(MessageId::of_event(source, id))`.
+    /// Its id is computed from the record's location and content, so a redelivery is a duplicate. A
+    /// record that is written twice is two messages: if it has an id of its own, set
+    /// `with_id(MessageId::of_event(source, id))`.
     #[must_use]
     pub fn message(&self, event_type: impl Into<Arc<str>>) -> Message {
         let mut content_type = UNKNOWN_CONTENT;

@@ -105,7 +105,8 @@ impl<'a, S: Transactional, A, C: Codec> HandlerContext<'a, S, A, C> {
         self.message.extensions()
     }
 
-    /// Returns the W3C trace context that the message came with, its header `traceparent` or its attribute of that name.
+    /// Returns the W3C trace context that the message came with, its header `traceparent` or its
+    /// attribute of that name.
     #[must_use]
     pub fn traceparent(&self) -> Option<&'a str> {
         self.message.headers.get(trace::TRACEPARENT)

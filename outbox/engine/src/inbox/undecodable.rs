@@ -16,7 +16,8 @@ use super::identity::{EVENT_ID, take_in};
 /// The header that has the place of a record on the broker.
 const PLACE: &str = "outbox-undecodable-place";
 
-/// The message of a delivery, by its identity; or what a mapper makes of one that is none; or one that stands for it.
+/// The message of a delivery, by its identity; or what a mapper makes of one that is none; or one
+/// that stands for it.
 pub(crate) fn message_of(delivery: Delivery, mapper: Option<&Mapper>) -> (Tag, Message) {
     let Delivery { tag, message, origin, .. } = delivery;
     let message = match message {
