@@ -1,5 +1,7 @@
 //! The pool of a store: its inboxes divide it, or the start says which size they need.
 
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test, also in its helpers")]
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
