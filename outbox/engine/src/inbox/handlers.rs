@@ -314,9 +314,9 @@ mod tests {
         let mut handlers = Handlers::<MemoryStore>::new();
         handlers.raw(HandlerOptions::default(), "orders", "placed", nothing, Arc::new(()));
         assert_eq!(handlers.action(&message("placed")), Action::Handle(0));
-        assert!(matches!(handlers.action(&message("shipped")), Action::Reject(_)));
-        handlers.unknown = UnknownType::Wait;
         assert!(matches!(handlers.action(&message("shipped")), Action::Wait(_)));
+        handlers.unknown = UnknownType::DeadLetter;
+        assert!(matches!(handlers.action(&message("shipped")), Action::Reject(_)));
         handlers.unknown = UnknownType::Ignore;
         assert_eq!(handlers.action(&message("shipped")), Action::Ignore);
         handlers.any(HandlerOptions::default(), nothing, Arc::new(()));
