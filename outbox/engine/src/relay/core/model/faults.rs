@@ -356,7 +356,7 @@ impl World {
         let millis = self.random.u32(0..20_000);
         let span = MS * millis;
         self.jumped_until = self.now + LEASE * 2;
-        if !self.weather.clock_goes_back || millis % 3 == 0 {
+        if !self.weather.clock_goes_back || millis.is_multiple_of(3) {
             self.database_ahead += span;
             self.count("database clock set forward");
         } else {
