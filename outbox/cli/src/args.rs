@@ -102,6 +102,11 @@ pub(crate) enum Command {
     Pause(PauseArgs),
     /// End a pause
     Resume(PauseArgs),
+    /// Show the identity of the outbox, or give it a new one
+    Identity {
+        #[command(subcommand)]
+        new: Option<IdentityCommand>,
+    },
     /// Append a message, for a test
     Publish(PublishArgs),
     /// Send numbered messages through store, relay, broker and a consumer, and check their arrival
@@ -121,6 +126,12 @@ pub(crate) enum Command {
         #[arg(value_hint = ValueHint::DirPath)]
         folder: PathBuf,
     },
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub(crate) enum IdentityCommand {
+    /// Give the outbox a new identity: after a restore, or on a copy of a database; relays must be stopped
+    New,
 }
 
 #[derive(Args, Debug)]

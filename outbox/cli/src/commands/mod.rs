@@ -7,6 +7,7 @@ mod canary;
 mod check;
 mod explain;
 mod http;
+mod identity;
 mod keys;
 mod list;
 mod migrate;
@@ -60,6 +61,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Discard(select) => act_on_keys::run(&app, KeyOperation::Discard, &select).await,
         Command::Pause(args) => act::pause(&app, &args, true).await,
         Command::Resume(args) => act::pause(&app, &args, false).await,
+        Command::Identity { new } => identity::run(&app, new.is_some()).await,
         Command::Publish(args) => publish::run(&app, args).await,
         Command::Verify(args) => canary::verify(&app, &args).await,
         Command::Bench(args) => bench::run(&app, &args).await,

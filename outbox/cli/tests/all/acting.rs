@@ -49,6 +49,19 @@ fn dead_letters_are_requeued_by_id_and_by_filter() {
 }
 
 #[test]
+fn a_new_identity_is_confirmed_and_stays() {
+    let outbox = Outbox::sqlite();
+    let source = |arguments: &[&str]| outbox.run(arguments).ends(DONE).object()["source"].clone();
+    let first = source(&["identity"]);
+    assert!(first.as_str().is_some_and(|source| source.starts_with("urn:uuid:")), "{first}");
+    outbox.run(&["identity", "new"]).ends(USAGE).says("add --yes");
+    assert_eq!(source(&["identity"]), first);
+    let second = source(&["identity", "new", "--yes"]);
+    assert_ne!(second, first);
+    assert_eq!(source(&["identity"]), second);
+}
+
+#[test]
 fn nothing_is_removed_without_a_confirmation() {
     let (outbox, ids) = with_dead_letters(2);
     let refused = "no terminal is there to confirm it; add --yes";
