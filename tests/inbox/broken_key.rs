@@ -97,7 +97,7 @@ async fn others_flow(database: &Database, transport: Arc<dyn Transport>, topic: 
         assert!(stats.in_flight <= MOST, "{} messages are in memory", stats.in_flight);
         assert!(stats.in_flight_bytes <= bytes, "{} bytes are in memory", stats.in_flight_bytes);
     };
-    publish(&*transport, &sent).await;
+    publish(&*transport, "/tests", &sent).await;
     until("all others handled while the key fails", async || {
         within_bounds();
         database.effects_besides(CONSUMER, FAILING).await == OTHERS
@@ -111,7 +111,7 @@ async fn others_flow(database: &Database, transport: Arc<dyn Transport>, topic: 
     let (mut sent, mut others, end) = (sent, OTHERS, Instant::now() + goes_on());
     while Instant::now() < end {
         let more: Vec<Message> = (0..10).map(|key| of_key(topic, &format!("key-{key}"))).collect();
-        publish(&*transport, &more).await;
+        publish(&*transport, "/tests", &more).await;
         others += more.len();
         sent.extend(more);
         until("what comes meanwhile handled", async || {

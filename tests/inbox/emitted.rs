@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use outbox_contract::{Message, Outgoing, Topic, Transactional, Transport};
+use outbox_contract::{Admin as _, Message, Outgoing, Topic, Transactional, Transport};
 use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, Inbox, InboxBuilder, Mode, Relay};
 use outbox_servers::{OrSkip, RabbitMq};
 use outbox_store_postgres::PostgresStore;
@@ -85,10 +85,11 @@ async fn from_service_to_service(mode: Mode) {
     shop.store.append(&mut tx, &outgoing).await.unwrap();
     shop.store.commit(tx).await.into_result().unwrap();
     until("every order noted", async || shop.effects_besides("shop", "").await >= sent.len()).await;
-    // All of it again: handled messages are duplicates, and emit nothing.
-    publish(&*transport, &sent).await;
+    // All of it again, as from the shop's outbox: handled messages are duplicates, and emit nothing.
+    let source = shop.store.identity().await.unwrap().source();
+    publish(&*transport, &source, &sent).await;
     let last = KEYS.map(message);
-    publish(&*transport, &last).await;
+    publish(&*transport, &source, &last).await;
     let all: Vec<Message> = sent.into_iter().chain(last).collect();
     until("every later order noted", async || shop.effects_besides("shop", "").await >= all.len()).await;
     for inbox in inboxes {

@@ -93,8 +93,8 @@ pub(crate) fn patient() -> RetryPolicy {
     }
 }
 
-/// Publishes messages in order, until all are delivered: any of them may arrive more than once.
-pub(crate) async fn publish(transport: &dyn Transport, messages: &[Message]) {
+/// Publishes messages of this source in order, until all are delivered: any of them may arrive more than once.
+pub(crate) async fn publish(transport: &dyn Transport, source: &str, messages: &[Message]) {
     let publishing = async {
         for some in messages.chunks(250) {
             let stored = some.iter().zip(1..).map(|(message, position)| {
@@ -106,7 +106,7 @@ pub(crate) async fn publish(transport: &dyn Transport, messages: &[Message]) {
                 let batch = PublishBatch::new(
                     Route::default(),
                     RelayId::new(),
-                    "/tests".into(),
+                    source.into(),
                     stored.clone(),
                     PATIENCE,
                 );

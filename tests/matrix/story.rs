@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{Message, MessageId, Outgoing, Route, Transport, inbox_route};
+use outbox_contract::{Message, Outgoing, Route, Transport, inbox_route};
 use outbox_engine::{InboxHandle, RelayHandle};
 use outbox_testkit::{ChaosTransport, Fault, FaultRates};
 use outbox_tests::fresh::Fresh;
@@ -155,15 +155,15 @@ impl Story {
     async fn died(&self, route: &Route, message: &Message) {
         let filter = Filter { route: Some(route.clone()), ..Filter::all_routes() };
         let store = self.ledger.store();
-        let dead = async || -> BTreeSet<MessageId> {
+        let dead = async || -> BTreeSet<String> {
             // A busy database is queried again.
             let letters = store.dead_letters(&filter).await.unwrap_or_default();
-            letters.iter().map(|letter| letter.stored.message.id).collect()
+            letters.iter().map(|letter| letter.stored.message.event_id().into_owned()).collect()
         };
         until("a dead letter", async || !dead().await.is_empty()).await;
         assert_eq!(
             dead().await,
-            BTreeSet::from([message.id]),
+            BTreeSet::from([message.id.to_string()]),
             "route {route}: the one that can't be, and no other"
         );
     }

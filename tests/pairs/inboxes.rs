@@ -150,24 +150,25 @@ async fn effects_are_once_though_the_inbox_is_killed_between_mongodb_and_rabbitm
 async fn messages_that_come_twice_and_old_ones_behind_newer_ones_have_one_effect_in_order() {
     let Some(mut story) = Story::new(Postgres, RabbitMq).await else { return };
     let transport = story.world.pair.transport().unwrap();
+    let source = story.world.ledger.store().identity().await.unwrap().source();
     for (round, life) in [DIRECT, BATCHES, STORED].into_iter().cycle().take(6).enumerate() {
         let before = story.sent.len();
         story.send(3).await;
         story.relayed().await;
         // All messages a second time, then old ones: of every key some that newer ones precede.
         let (old, new) = story.sent.split_at(before);
-        publish(&*transport, new).await;
+        publish(&*transport, &source, new).await;
         let stale: Vec<Message> = old.iter().rev().step_by(3).chain(&new[..10]).cloned().collect();
-        publish(&*transport, &stale).await;
+        publish(&*transport, &source, &stale).await;
         story.live(life, Step::ALL[round % Step::ALL.len()], 1).await;
     }
     transport.close().await;
     story.finish(BATCHES).await;
 }
 
-/// Publishes messages as a relay does that does not know of an earlier one that sent them. Until
+/// Publishes messages as a relay of this source does that does not know of an earlier one that sent them. Until
 /// all are delivered: any of them may arrive more than once.
-async fn publish(transport: &dyn Transport, messages: &[Message]) {
+async fn publish(transport: &dyn Transport, source: &str, messages: &[Message]) {
     let stored = messages.iter().zip(1..).map(|(message, position)| {
         Arc::new(Stored::new(Position(position), Timestamp::now(), message.clone()))
     });
@@ -175,13 +176,8 @@ async fn publish(transport: &dyn Transport, messages: &[Message]) {
     let publishing = async {
         loop {
             let outcomes = Outcomes::new(stored.len());
-            let batch = PublishBatch::new(
-                Route::default(),
-                RelayId::new(),
-                "/tests".into(),
-                stored.clone(),
-                PATIENCE,
-            );
+            let batch =
+                PublishBatch::new(Route::default(), RelayId::new(), source.into(), stored.clone(), PATIENCE);
             transport.publish(batch, &outcomes).await;
             if outcomes.take().iter().all(|outcome| *outcome == Some(Outcome::Delivered)) {
                 return;

@@ -17,6 +17,9 @@ const PREFIX: &str = "ce-";
 pub(crate) const SOURCE: &str = "ce-source";
 /// Header that keeps the id of a received event, where it is not that of the message.
 pub(crate) const ID: &str = "ce-id";
+/// Header that keeps the id of a received message of an outbox, where an inbox knows it by another
+/// one. For the engine.
+pub const EVENT_ID: &str = "outbox-event-id";
 const SUBJECT: &str = "ce-subject";
 const DATA_SCHEMA: &str = "ce-dataschema";
 const TOMBSTONE: &str = "ce-tombstone";
@@ -181,10 +184,13 @@ impl Message {
         self.headers.get(SOURCE)
     }
 
-    /// Returns the `id` of the event as its producer wrote it, whether or not it is a UUID.
+    /// Returns the `id` of the event as its producer wrote it, whether or not it is a UUID. An inbox
+    /// knows a received message by an `id` of its own, made of source and id: in its tables and dead
+    /// letters this is the one that producer and broker know.
     #[must_use]
     pub fn event_id(&self) -> Cow<'_, str> {
-        self.headers.get(ID).map_or_else(|| self.id.to_string().into(), Cow::Borrowed)
+        let written = self.headers.get(ID).or_else(|| self.headers.get(EVENT_ID));
+        written.map_or_else(|| self.id.to_string().into(), Cow::Borrowed)
     }
 
     /// Records the source from which an inbox received this message. For consumers that receive by

@@ -30,6 +30,7 @@ mod transport;
 mod unserved;
 mod wakeup;
 
+pub use crate::attributes::EVENT_ID;
 pub use crate::clock::{Clock, SystemClock};
 pub use crate::id::{Epoch, Position, RelayId};
 pub use backlog::Backlog;

@@ -6,10 +6,7 @@
 use std::borrow::Cow;
 
 use outbox_contract::Message;
-use outbox_contract::backend::{Origin, cloudevents};
-
-/// The header that has the id that the producer wrote, where the inbox knows the message by another one.
-pub(crate) const EVENT_ID: &str = "outbox-event-id";
+use outbox_contract::backend::{EVENT_ID, Origin, cloudevents};
 
 /// Gives a message that came in its source, and the id that it is known by from here on.
 pub(crate) fn take_in(message: &mut Message, origin: Option<&Origin>) {

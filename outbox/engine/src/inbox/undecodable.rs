@@ -5,13 +5,13 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::backend::{Delivery, Tag, Undecodable};
+use outbox_contract::backend::{Delivery, EVENT_ID, Tag, Undecodable};
 use outbox_contract::{Headers, Key, Message, Topic};
 use tokio::time::Instant;
 
 use super::foreign::{Mapper, map};
 use super::handlers::{UNDECODABLE, UNDECODABLE_REASON};
-use super::identity::{EVENT_ID, take_in};
+use super::identity::take_in;
 
 /// The header that has the place of a record on the broker.
 const PLACE: &str = "outbox-undecodable-place";
