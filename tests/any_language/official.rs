@@ -186,7 +186,7 @@ async fn reads(kind: TransportKind, binding: &str) {
     let transport = pair.transport().unwrap();
     let sent = awkward(&pair.topic);
     let messages: Vec<Message> = sent.iter().map(|(message, _)| message.clone()).collect();
-    publish(&*transport, &messages).await;
+    publish(&*transport, "/shop", &messages).await;
     let url = pair.broker.strip_prefix("kafka://").unwrap_or(&pair.broker);
     let count = sent.len().to_string();
     let mut found = run(&python, &["receive", binding, url, pair.topic.as_str(), &count]).await;

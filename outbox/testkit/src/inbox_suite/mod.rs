@@ -107,10 +107,10 @@ macro_rules! __inbox_properties {
                 a_topic_that_is_paused_waits_and_the_others_flow
             }
             types {
-                a_message_of_an_unknown_type_waits_for_a_program_that_knows_it
-                a_message_that_no_program_knows_is_a_dead_letter_in_the_end
                 a_message_of_an_unknown_type_can_be_a_dead_letter
+                a_message_that_no_program_knows_is_a_dead_letter_in_the_end
                 a_message_of_an_unknown_type_can_be_ignored
+                a_message_of_an_unknown_type_waits_for_a_program_that_knows_it
                 what_is_no_message_is_a_dead_letter
                 a_record_that_is_no_message_is_one_dead_letter
                 the_attributes_of_an_event_reach_its_handler

@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn every_property_of_the_suite_is_in_the_list() {
-        let sources = sources! { "append" "order" "stripes" "fetch" "lease" "settle" "failing" "rules" "fence" "due" "operators" "dead_letters" "schedule" "inbox" "upkeep" };
+        let sources = sources! { "append" "order" "stripes" "fetch" "lease" "settle" "failing" "rules" "fence" "due" "operators" "dead_letters" "schedule" "inbox" "identity" "upkeep" };
         assert_listed(LISTED, sources);
     }
 }

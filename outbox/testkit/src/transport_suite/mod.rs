@@ -81,8 +81,8 @@ macro_rules! __transport_properties {
         $callback! { $($arguments)*,
             fidelity {
                 what_is_published_arrives_byte_for_byte
-                an_empty_and_a_large_payload_arrive
                 a_tombstone_is_told_from_an_empty_payload
+                an_empty_and_a_large_payload_arrive
                 a_delivery_says_where_it_came_from
             }
             order {
