@@ -158,7 +158,7 @@ fn expected(message: &Message, data: &Value) -> Value {
     let mut event = json!({
         "specversion": "1.0",
         "id": message.id.to_string(),
-        "source": "/outbox",
+        "source": "/shop",
         "type": &*message.event_type,
         "time": message.occurred_at.as_micros(),
         "data": data,
