@@ -92,7 +92,7 @@ impl World {
             0..2 => Some(Nature::Fails(times)),
             2 => Some(Nature::Conflicts(times)),
             3 => Some(Nature::Interrupted(times)),
-            4 if times % 2 == 0 => Some(Nature::TooNew),
+            4 if times.is_multiple_of(2) => Some(Nature::TooNew),
             4 => Some(Nature::Rejected),
             _ => None,
         };
