@@ -140,6 +140,9 @@ fn main() -> ExitCode {
     }
 }
 
+/// The seeds that failed in one way, and the first of them with its run.
+type Failed = (Vec<u64>, Plan, Ran);
+
 #[derive(Default)]
 struct Totals {
     seeds: AtomicU64,
@@ -147,8 +150,8 @@ struct Totals {
     events: AtomicU64,
     messages: AtomicU64,
     counts: Mutex<BTreeMap<&'static str, u64>>,
-    /// The seeds of each kind, and the first of them.
-    failed: Mutex<BTreeMap<&'static str, (Vec<u64>, Plan, Ran)>>,
+    /// By the kind of failure.
+    failed: Mutex<BTreeMap<&'static str, Failed>>,
     is_over: AtomicBool,
 }
 
