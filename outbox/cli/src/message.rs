@@ -51,6 +51,9 @@ fn summary(view: View, listed: &Listed) -> Map<String, Value> {
     let mut map = Map::new();
     let mut add = |name: &str, value: Value| drop(map.insert(name.to_owned(), value));
     add("id", json!(message.id.to_string()));
+    // An inbox knows a message by an id of its own: this is the one that producer and broker know.
+    add("event_id", json!(message.event_id()));
+    add("source", json!(message.source()));
     add("route", json!(listed.route.as_str()));
     add("topic", json!(message.topic.as_str()));
     add("key", json!(message.key.as_ref().map(|key| key.as_str())));
