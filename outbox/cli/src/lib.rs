@@ -41,8 +41,9 @@ pub fn main() -> ExitCode {
         }
     };
     let outcome = runtime.block_on(commands::run(args));
-    // What a command has left running, such as a connection attempt, is of no use any more.
-    runtime.shutdown_background();
+    // What a command has left running, such as a connection attempt, ends with the process. Ended one
+    // after the other, tasks of MongoDB's driver panic over those that are gone already.
+    std::mem::forget(runtime);
     match &outcome {
         Ok(_) | Err(Failed::ReaderGone | Failed::Interrupted) => {}
         Err(failed) => out::remark(&format!("outbox: {failed}")),
