@@ -122,7 +122,7 @@ async fn large_messages_of_many_failing_keys_come_back_one_after_the_other() {
 /// store takes for that, and no other key waits for it.
 #[tokio::test(start_paused = true)]
 async fn the_backlog_of_a_held_key_stays_within_the_messages_and_delays_no_other() {
-    const BACKLOG: usize = 20_000;
+    const BACKLOG: usize = 5_000;
     for world in [World::new(), World::concurrent(), World::stripes()] {
         let rig = world.rig();
         world.store.hold(&route(), &key_id("held")).await.unwrap();
