@@ -9,7 +9,6 @@ type Source = Box<dyn std::error::Error + Send + Sync>;
 macro_rules! error {
     ($(#[$doc:meta])* $name:ident, $kind:ident) => {
         $(#[$doc])*
-        #[derive(Debug)]
         pub struct $name {
             kind: $kind,
             operation: &'static str,
@@ -59,6 +58,13 @@ macro_rules! error {
                     write!(f, ": {source}")?;
                 }
                 write!(f, " [{}]", self.code())
+            }
+        }
+
+        /// The text: a `main` that returns an error prints it so.
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
             }
         }
 
@@ -189,7 +195,6 @@ impl TransportError {
 }
 
 /// Error of an append. The user decides to roll back the transaction.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum AppendError {
     /// The message is invalid. Nothing was written, and the transaction can continue.
@@ -234,6 +239,13 @@ impl fmt::Display for AppendError {
             }
             Self::Store(error) => write!(f, "not appended: {error}"),
         }
+    }
+}
+
+/// The text: a `main` that returns an error prints it so.
+impl fmt::Debug for AppendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
