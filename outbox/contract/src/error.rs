@@ -269,3 +269,19 @@ impl From<StoreError> for AppendError {
         if error.kind() == StoreErrorKind::Conflict { Self::Conflict(error) } else { Self::Store(error) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_reads_the_same_however_it_is_printed() {
+        let store =
+            || StoreError::new(StoreErrorKind::Busy, "begin", "timed out").with_source("the pool is empty");
+        let text = "begin: timed out: the pool is empty [OBX-STORE-BUSY]";
+        assert_eq!((store().to_string(), format!("{:?}", store())), (text.to_owned(), text.to_owned()));
+        let transport = TransportError::new(TransportErrorKind::Missing, "subscribe", "no topic");
+        assert_eq!(format!("{transport:?}"), "subscribe: no topic [OBX-TRANSPORT-MISSING]");
+        assert_eq!(format!("{:?}", AppendError::from(store())), format!("not appended: {text}"));
+    }
+}
