@@ -123,6 +123,7 @@ pub mod sqlite {
 /// Common imports of most programs, to be imported as a whole.
 pub mod prelude {
     pub use crate::backend::{Deliveries, Subscription};
+    pub use crate::inbox::HandlerFailure;
     #[cfg(feature = "kafka")]
     pub use crate::kafka::KafkaTransport;
     pub use crate::memory::{MemoryStore, MemoryTransport};
@@ -139,9 +140,9 @@ pub mod prelude {
     #[cfg(feature = "sqlite")]
     pub use crate::sqlite::SqliteStore;
     pub use crate::{
-        Admin, Aggregate, Consumer, DomainEvent, EventHandler, EventLog, Exhausted, HandlerContext,
-        HandlerError, Inbox, InboxHandle, Key, KeyId, Mediator, Message, Outbox, Relay, RelayHandle,
-        RetryPolicy, Route, Service, ServiceHandle, Store, Topic, Transactional, Transport, UnitOfWork,
-        VersionMismatch, WorkError,
+        Admin, Aggregate, AppendOptions, Consumer, DomainEvent, EventHandler, EventLog, Exhausted,
+        HandlerContext, HandlerError, Inbox, InboxHandle, Key, KeyId, Mediator, Message, Outbox, Relay,
+        RelayHandle, RetryPolicy, Route, Service, ServiceHandle, Store, Topic, Transactional, Transport,
+        UnitOfWork, VersionMismatch, WorkError,
     };
 }

@@ -1,6 +1,7 @@
-//! Messages that are put back, and counters of stripes that go back, as a restore or an import of one table leaves them: in MySQL, MariaDB and MongoDB, which
-//! order by stripes. A relay's cursor and the counters are what somebody remembers, and the messages are the truth: they are delivered, within a
-//! minute of the relay's clock, and in the order of their keys.
+//! Messages that are put back, and counters of stripes that go back, as a restore or an import of
+//! one table leaves them: in MySQL, MariaDB and MongoDB, which order by stripes. A relay's cursor
+//! and the counters are what somebody remembers, and the messages are the truth: they are
+//! delivered, within a minute of the relay's clock, and in the order of their keys.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -57,7 +58,8 @@ struct World {
     _fresh: Fresh,
 }
 
-/// The counters are lost after messages were relayed, some of which come back; then comes a new relay.
+/// The counters are lost after messages were relayed, some of which come back; then comes a new
+/// relay.
 async fn a_new_relay(kind: StoreKind) {
     let Some(world) = World::new(kind).await else { return };
     world.write(100).await;
@@ -130,7 +132,8 @@ impl World {
         }
     }
 
-    /// Waits until so many were published, and removed. The relay's clock goes on by leaps: what it does twice a minute, it does at once.
+    /// Waits until so many were published, and removed. The relay's clock goes on by leaps: what it
+    /// does twice a minute, it does at once.
     async fn published(&self, count: usize) {
         let store = self.ledger.store();
         let all = || async {

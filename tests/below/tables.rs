@@ -1,4 +1,5 @@
-//! The tables of an outbox, as somebody restores them who knows nothing of how they belong together.
+//! The tables of an outbox, as somebody restores them who knows nothing of how they belong
+//! together.
 
 use mongodb::bson::{Document, doc};
 use mongodb::options::ClientOptions;

@@ -93,7 +93,8 @@ pub(crate) fn patient() -> RetryPolicy {
     }
 }
 
-/// Publishes messages of this source in order, until all are delivered: any of them may arrive more than once.
+/// Publishes messages of this source in order, until all are delivered: any of them may arrive more
+/// than once.
 pub(crate) async fn publish(transport: &dyn Transport, source: &str, messages: &[Message]) {
     let publishing = async {
         for some in messages.chunks(250) {

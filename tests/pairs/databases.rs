@@ -53,7 +53,7 @@ async fn a_transaction_that_stays_open_holds_nobody_up_and_is_delivered_when_it_
     world.more(2_000).await;
     relay.kill();
     world.more(1_000).await;
-    assert!(!world.record.is_delivered(late.id), "nobody has committed it");
+    assert!(!world.record.is_delivered(late.id), "it is not committed");
     let committing = world.record.now();
     open.commit().await.unwrap();
     world.record.wrote(&[(began, &late)], Some(committing), &Written::Yes);
@@ -82,7 +82,7 @@ async fn a_prepared_transaction_is_delivered_when_it_commits_and_never_when_it_i
     world.more(1_500).await;
     assert!(
         !world.record.is_delivered(kept.id) && !world.record.is_delivered(dropped.id),
-        "nobody has committed them"
+        "they are not committed"
     );
     let finish = |how: &str, message| sqlx::AssertSqlSafe(format!("{how} prepared '{message}'"));
     let committing = world.record.now();

@@ -166,8 +166,8 @@ async fn messages_that_come_twice_and_old_ones_behind_newer_ones_have_one_effect
     story.finish(BATCHES).await;
 }
 
-/// Publishes messages as a relay of this source does that does not know of an earlier one that sent them. Until
-/// all are delivered: any of them may arrive more than once.
+/// Publishes messages as a relay of this source does that does not know of an earlier one that sent
+/// them. Until all are delivered: any of them may arrive more than once.
 async fn publish(transport: &dyn Transport, source: &str, messages: &[Message]) {
     let stored = messages.iter().zip(1..).map(|(message, position)| {
         Arc::new(Stored::new(Position(position), Timestamp::now(), message.clone()))

@@ -67,7 +67,7 @@ const HELP: &str = "\
 Servers: the database and the broker, started here on free ports, from the folder that tests/servers/prepare makes
 (target/servers, or what OUTBOX_SERVERS_DIR names).
 
-MySQL has its binary log, MariaDB none, as each has when nobody sets anything. For MongoDB there is a stand-in: of its pairs the
+MySQL has its binary log, MariaDB none, as each has by default. For MongoDB there is a stand-in: of its pairs the
 relay's own process says something, the rest nothing.
 
 How to read it: what else runs on the machine moves rates by a factor of two, and CPU time per message by little. Compare

@@ -341,7 +341,7 @@ impl Record {
             let message = sets
                 .written
                 .get(&effect.id)
-                .ok_or_else(|| format!("of a message that nobody wrote: {effect:?}"))?;
+                .ok_or_else(|| format!("of a message that was never appended: {effect:?}"))?;
             self.effects.delivered(self.handler, message);
         }
         Ok(self.effects.check())

@@ -8,6 +8,7 @@ mod crates;
 mod errors;
 mod files;
 mod graph;
+mod listings;
 mod publish;
 mod readme;
 mod root;

@@ -47,3 +47,15 @@ fn versions_are_read_and_compared_as_cargo_does() {
     assert_eq!((version(toml, "plain"), version(toml, "with")), (Some("1.54"), Some("0.33")));
     assert_eq!((compatible("1.54"), compatible("0.33.1")), ("1".to_owned(), "0.33".to_owned()));
 }
+
+/// Readers of the tutorial run the broker that the tests run.
+#[test]
+fn the_servers_of_the_tutorial_are_those_of_the_tests() {
+    let compose = read("examples/service/compose.yaml");
+    let images: Vec<&str> = compose.lines().filter_map(|line| line.trim().strip_prefix("image: ")).collect();
+    assert!(images.len() >= 2, "{images:?}");
+    let tested = ["tests/servers/src/kafka/node.rs", "tests/servers/src/postgres.rs"].map(read).concat();
+    for image in images {
+        assert!(tested.contains(&format!("\"{image}\"")), "the tests do not run {image}");
+    }
+}

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::Path;
 
-use outbox::inbox::HandlerFailure;
 use outbox::prelude::*;
 use serde::{Deserialize, Serialize};
 use sqlx::SqlitePool;

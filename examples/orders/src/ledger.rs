@@ -1,4 +1,5 @@
-//! The ledger: a service that receives events and books each exactly once, in a database of its own.
+//! The ledger: a service that receives events and books each exactly once, in a database of its
+//! own.
 
 use std::collections::HashMap;
 use std::sync::Arc;

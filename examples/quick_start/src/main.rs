@@ -6,8 +6,10 @@
 use std::error::Error;
 use std::path::Path;
 
+// ANCHOR: use
 use outbox::prelude::*;
 use serde::{Deserialize, Serialize};
+// ANCHOR_END: use
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 

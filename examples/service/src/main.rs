@@ -5,12 +5,12 @@
 //!   transaction;
 //! - `GET /live` is 200 as long as the program answers, and `GET /ready` while its database does
 //!   too: for probes;
-//! - `GET /health` is 200 while messages flow, 503 with the reasons otherwise: for alarms, never as a
-//!   probe;
+//! - `GET /health` is 200 while messages flow, 503 with the reasons otherwise: for alarms, never as
+//!   a probe;
 //! - `GET /metrics` is for Prometheus.
 //!
-//! `cargo run -p service` needs nothing installed: SQLite, and an in-process transport. On PostgreSQL
-//! and Kafka, which `docker compose -f examples/service/compose.yaml up` starts:
+//! `cargo run -p service` needs nothing installed: SQLite, and an in-process transport. On
+//! PostgreSQL and Kafka, which `docker compose -f examples/service/compose.yaml up` starts:
 //!
 //! ```text
 //! cargo run -p service --features postgres,kafka -- \

@@ -98,8 +98,9 @@ async fn ready<D: Database>(State(app): State<App<D>>) -> (StatusCode, &'static 
 }
 
 /// Health, for alarms, never as a probe: 503 with every reason when messages are not being
-/// delivered or handled. The cause is mostly the broker, and then every instance reports it at once.
-/// Taking them out of service, or restarting them, would stop the orders too and repair nothing.
+/// delivered or handled. The cause is mostly the broker, and then every instance reports it at
+/// once. Taking them out of service, or restarting them, would stop the orders too and repair
+/// nothing.
 async fn health<D: Database>(State(app): State<App<D>>) -> (StatusCode, String) {
     let Health { status, reasons, .. } = app.service.health();
     let code = if status == Status::Unhealthy { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };

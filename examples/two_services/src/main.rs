@@ -1,9 +1,10 @@
 //! `two_services`: one takes orders, the other has the stock. Each has a database of its own; only
 //! events connect them.
 //!
-//! Orders are placed; the inventory reserves and answers; the orders record the answer. Everything is
-//! delivered twice, as it may happen with any broker. At the end two things must hold all the same: free and reserved stock add up to the
-//! initial stock, and each confirmed order is reserved once.
+//! Orders are placed; the inventory reserves and answers; the orders record the answer. Everything
+//! is delivered twice, as it may happen with any broker. At the end two things must hold all the
+//! same: free and reserved stock add up to the initial stock, and each confirmed order is reserved
+//! once.
 //!
 //! - `cargo run -p two-services`: two SQLite databases and an in-process transport, nothing to
 //!   install;

@@ -39,7 +39,7 @@ impl App {
         open::transport(&self.settings, self.settings.transport()?, None)
     }
 
-    /// Asks before something is removed. Without a terminal nobody can answer: `--yes` is needed.
+    /// Asks before something is removed. Without a terminal it can't ask: `--yes` is needed.
     pub(crate) fn confirm(&self, what: &str) -> Result<(), Failed> {
         if self.yes {
             return Ok(());

@@ -61,7 +61,8 @@ pub(crate) enum Command {
     },
     /// Check that the database, and the broker if one is named, are ready
     Check,
-    /// Run a relay until SIGTERM or Ctrl-C, which drain and stop it; a second signal ends it at once
+    /// Run a relay until SIGTERM or Ctrl-C, which drain and stop it; a second signal ends it at
+    /// once
     Relay(RelayArgs),
     /// Show the backlog and what needs attention
     Status(StatusArgs),
@@ -130,7 +131,8 @@ pub(crate) enum Command {
 
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub(crate) enum IdentityCommand {
-    /// Give the outbox a new identity: after a restore, or on a copy of a database; relays must be stopped
+    /// Give the outbox a new identity: after a restore, or on a copy of a database; relays must be
+    /// stopped
     New,
 }
 
@@ -346,7 +348,7 @@ pub(crate) struct PublishArgs {
 /// Numbered messages through the whole chain.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CanaryArgs {
-    /// Topic of the messages; nobody else should use it
+    /// Topic of the messages; no other program should use it
     #[arg(long, default_value = "outbox-canary")]
     pub(crate) topic: Topic,
     /// Route of the messages

@@ -28,7 +28,7 @@ pub fn main() -> ExitCode {
     let args = match Cli::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // Nothing is left to do if nobody reads it.
+            // Nothing is left to do if it can't be written.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }

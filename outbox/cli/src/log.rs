@@ -37,7 +37,7 @@ impl Drop for Safe {
     fn drop(&mut self) {
         let text = String::from_utf8_lossy(&self.0);
         let text = redact::hide(&escape::lines(&text));
-        // A log that nobody reads is no reason to stop.
+        // A log that can't be written is no reason to stop.
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }
 }

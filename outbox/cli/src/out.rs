@@ -97,7 +97,7 @@ impl Out {
 
 /// Prints a remark beside the output, for people.
 pub(crate) fn remark(text: &str) {
-    // Nothing is lost if nobody reads it.
+    // Nothing is lost if it is not read.
     let _ = writeln!(io::stderr().lock(), "{}", redact::hide(&escape::lines(text)));
 }
 

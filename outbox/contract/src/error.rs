@@ -9,7 +9,6 @@ type Source = Box<dyn std::error::Error + Send + Sync>;
 macro_rules! error {
     ($(#[$doc:meta])* $name:ident, $kind:ident) => {
         $(#[$doc])*
-        #[derive(Debug)]
         pub struct $name {
             kind: $kind,
             operation: &'static str,
@@ -59,6 +58,13 @@ macro_rules! error {
                     write!(f, ": {source}")?;
                 }
                 write!(f, " [{}]", self.code())
+            }
+        }
+
+        /// The text: a `main` that returns an error prints it so.
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
             }
         }
 
@@ -189,7 +195,6 @@ impl TransportError {
 }
 
 /// Error of an append. The user decides to roll back the transaction.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum AppendError {
     /// The message is invalid. Nothing was written, and the transaction can continue.
@@ -237,6 +242,13 @@ impl fmt::Display for AppendError {
     }
 }
 
+/// The text: a `main` that returns an error prints it so.
+impl fmt::Debug for AppendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl std::error::Error for AppendError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
@@ -255,5 +267,21 @@ impl From<MessageError> for AppendError {
 impl From<StoreError> for AppendError {
     fn from(error: StoreError) -> Self {
         if error.kind() == StoreErrorKind::Conflict { Self::Conflict(error) } else { Self::Store(error) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_reads_the_same_however_it_is_printed() {
+        let store =
+            || StoreError::new(StoreErrorKind::Busy, "begin", "timed out").with_source("the pool is empty");
+        let text = "begin: timed out: the pool is empty [OBX-STORE-BUSY]";
+        assert_eq!((store().to_string(), format!("{:?}", store())), (text.to_owned(), text.to_owned()));
+        let transport = TransportError::new(TransportErrorKind::Missing, "subscribe", "no topic");
+        assert_eq!(format!("{transport:?}"), "subscribe: no topic [OBX-TRANSPORT-MISSING]");
+        assert_eq!(format!("{:?}", AppendError::from(store())), format!("not appended: {text}"));
     }
 }

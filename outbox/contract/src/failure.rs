@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Reason why a message was not delivered: a class that policies can name, and a text.
 ///
-/// Classes are short, lower-case and stable (`message-too-large`, `not-authorised`, `timeout`):
+/// Classes are short, lower-case and stable (`message-too-large`, `not-authorized`, `timeout`):
 /// retry policies, metrics and dead letters use them. The text is for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {

@@ -1,6 +1,7 @@
 //! The derive's output compiles wherever it may stand, and draws no warning there.
 //!
-//! The default path of the crate is tried here too: `outbox` is another name for the contract in this file.
+//! The default path of the crate is tried here too: `outbox` is another name for the contract in
+//! this file.
 
 #![deny(warnings, unused_qualifications)]
 #![deny(clippy::pedantic, clippy::allow_attributes, clippy::indexing_slicing, clippy::pattern_type_mismatch)]

@@ -1,4 +1,5 @@
-//! What can't be a message is refused where it comes in: with its value, with the remedy, and without harm to the transaction.
+//! What can't be a message is refused where it comes in: with its value, with the remedy, and
+//! without harm to the transaction.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -37,7 +38,8 @@ struct OrderPriced {
     amount: Refuses,
 }
 
-/// Appends something bad between two good events, commits, and says what the error was and what is in the store.
+/// Appends something bad between two good events, commits, and says what the error was and what is
+/// in the store.
 async fn refused<F>(bad: F) -> (AppendError, usize)
 where
     F: AsyncFn(&Outbox<MemoryStore>, &mut <MemoryStore as Transactional>::Tx<'_>) -> Result<(), AppendError>,

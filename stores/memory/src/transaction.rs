@@ -130,7 +130,7 @@ impl MemoryTx {
             self.written.fenced.iter().find(|(route, stored)| !state.tables.waits(route, stored))
         {
             let words = format!(
-                "the message {} that this transaction handles was finished meanwhile",
+                "another transaction has finished the message {} meanwhile; start this one again",
                 gone.message.id
             );
             return Err(StoreError::new(StoreErrorKind::Conflict, "commit", words));
@@ -161,7 +161,7 @@ impl MemoryTx {
             return Err(StoreError::new(
                 StoreErrorKind::Conflict,
                 operation,
-                "a conflict has ended the transaction before; start it again from its beginning",
+                "a conflict has already ended this transaction; start it again from its beginning",
             ));
         }
         Ok(())

@@ -72,7 +72,7 @@ pub(crate) async fn require_transaction(session: &mut ClientSession) -> Result<(
         StoreError::new(
             StoreErrorKind::NotInTransaction,
             "append",
-            "the session is in no transaction; call start_transaction on it first, and pass it to your own writes too",
+            "the session has no open transaction; call start_transaction on it first, and pass it to your own writes too",
         )
     };
     match session.start_transaction().write_concern(WriteConcern::majority()).await {

@@ -137,12 +137,14 @@ impl Database {
             StoreError::new(
                 StoreErrorKind::Conflict,
                 "update",
-                format!("another transaction was in the way; abort this one and start again from its beginning ({words})"),
+                format!("write conflict with another transaction; abort this one and start again from its beginning ({words})"),
             )
             .into()
         };
         let answer = match answer {
-            Err(error) if is_duplicate(&error) => return Err(conflict("the key is there meanwhile")),
+            Err(error) if is_duplicate(&error) => {
+                return Err(conflict("another transaction inserted the key first"));
+            }
             answer => answer?,
         };
         let first = answer.get_array("writeErrors").ok().and_then(|errors| errors.first()?.as_document());

@@ -146,7 +146,7 @@ async fn note(
         return Err(StoreError::new(
             StoreErrorKind::Conflict,
             "deduplicate",
-            "another transaction handles one of these messages now; abort this one and start again",
+            "another transaction is handling one of these messages; abort this one and start again",
         )
         .into());
     }

@@ -108,7 +108,7 @@ async fn read_key(
 ) -> Result<Read<DueKey>, Failed> {
     let (topic, key) = (row.get_str("topic").unwrap_or_default(), row.get_str("key").unwrap_or_default());
     let Some(key) = KeyId::from_texts(topic, key) else {
-        tracing::error!(topic, key, "a document of outbox_key has a name that can be none; remove it");
+        tracing::error!(topic, key, "a document of outbox_key has an invalid name; remove it");
         return Ok(Read::Unreadable);
     };
     let parked = match parked(database, session, request, &key, budget).await? {
@@ -168,7 +168,7 @@ async fn parked(
             // Only what could be read is parked, so somebody changed it since. Its key waits, and is seen to wait.
             Err(not) => {
                 let position = not.waiting.at.position.0;
-                tracing::error!(%key, position, reason = not.reason, "a parked document is no message; skip it");
+                tracing::error!(%key, position, reason = not.reason, "a parked document is malformed; skip it");
                 return Ok(Read::Unreadable);
             }
         }

@@ -9,7 +9,7 @@ use mongodb::error::{
 use outbox_contract::{StoreError, StoreErrorKind};
 
 // Codes of the server, from its list of error codes, which it keeps stable.
-const UNAUTHORISED: i32 = 13;
+const UNAUTHORIZED: i32 = 13;
 const AUTHENTICATION_FAILED: i32 = 18;
 const ILLEGAL_OPERATION: i32 = 20;
 const LOCK_TIMEOUT: i32 = 24;
@@ -177,7 +177,7 @@ pub(crate) fn unknown_commit(error: Error) -> StoreError {
         return store_error("commit", error);
     }
     // Whoever started again from the beginning could do all of it twice.
-    let words = "the server does not know the transaction any more; it may have been committed, so ask for what it wrote";
+    let words = "the server no longer knows the transaction, and the result of the commit is unknown; read what it would have written before you repeat it";
     StoreError::new(StoreErrorKind::Unavailable, "commit", words).with_source(error)
 }
 
@@ -185,7 +185,7 @@ pub(crate) fn unknown_commit(error: Error) -> StoreError {
 pub(crate) fn has_no_change_streams(error: &Error) -> bool {
     matches!(
         code(error),
-        Some(COMMAND_NOT_SUPPORTED | NO_CHANGE_STREAM | COMMAND_NOT_FOUND | UNAUTHORISED | ILLEGAL_OPERATION)
+        Some(COMMAND_NOT_SUPPORTED | NO_CHANGE_STREAM | COMMAND_NOT_FOUND | UNAUTHORIZED | ILLEGAL_OPERATION)
     )
 }
 
@@ -201,61 +201,72 @@ pub(crate) fn meaning(error: &Error) -> (StoreErrorKind, &'static str) {
     if is_conflict(error) {
         return (
             Kind::Conflict,
-            "another transaction was in the way, or an earlier error has ended this one; abort it and start again from its beginning",
+            "write conflict with another transaction, or an earlier error has ended this one; abort it and start again from its beginning",
         );
     }
     match &*error.kind {
         ErrorKind::ServerSelection { .. } => {
             return (
                 Kind::Unavailable,
-                "no primary can be reached; check the addresses, the name of the replica set, and whether the servers ask for TLS",
+                "no primary can be reached; check the addresses, the name of the replica set, and whether the servers require TLS",
             );
         }
         ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } => {
-            return (Kind::Unavailable, "the connection to the server broke");
+            return (Kind::Unavailable, "the connection to the server was lost");
         }
-        ErrorKind::DnsResolve { .. } => return (Kind::Unavailable, "the server's name can't be resolved"),
-        ErrorKind::Shutdown => return (Kind::Unavailable, "the client was shut down"),
+        ErrorKind::DnsResolve { .. } => {
+            return (
+                Kind::Unavailable,
+                "the host name of the server can't be resolved; check the address and DNS",
+            );
+        }
+        ErrorKind::Shutdown => return (Kind::Unavailable, "the client was shut down; create another one"),
         ErrorKind::Authentication { .. } => return (Kind::NotPermitted, NOT_LET_IN),
         ErrorKind::InvalidTlsConfig { .. } => {
             return (
                 Kind::NotPermitted,
-                "the settings for TLS can't be used; check tlsCAFile and tlsCertificateKeyFile",
+                "the TLS settings are invalid; check tlsCAFile and tlsCertificateKeyFile",
             );
         }
         ErrorKind::InvalidArgument { message, .. } if message.contains("same client") => {
             return (
                 Kind::Invalid,
-                "the session is of another client than the store; begin it on the client that the store was made with",
+                "the session belongs to another client than the store; start it on the client that the store was created with",
             );
         }
         ErrorKind::InvalidArgument { .. } => {
             return (
                 Kind::Invalid,
-                "the driver refuses this; check the address and the options of the client",
+                "the driver rejected an argument; check the address and the options of the client",
             );
         }
         ErrorKind::SessionsNotSupported | ErrorKind::IncompatibleServer { .. } => {
             return (Kind::Unsupported, NO_TRANSACTIONS);
         }
         ErrorKind::Transaction { .. } => {
-            return (Kind::NotInTransaction, "the session is in no transaction that can be used");
+            return (
+                Kind::NotInTransaction,
+                "the session has no open transaction; call start_transaction on it first",
+            );
         }
         _ => {}
     }
     let Some(code) = code(error) else { return (Kind::Other, "unexpected") };
     match code {
-        UNAUTHORISED => (
+        UNAUTHORIZED => (
             Kind::NotPermitted,
             "the user lacks a right; grant readWrite on the database of the outbox, and dbAdmin to whoever migrates",
         ),
         AUTHENTICATION_FAILED => (Kind::NotPermitted, NOT_LET_IN),
         ILLEGAL_OPERATION => (Kind::Unsupported, NO_TRANSACTIONS),
         NAMESPACE_NOT_FOUND => (Kind::NotMigrated, NOT_MIGRATED),
-        MAX_TIME_EXPIRED => (Kind::Unavailable, "the server took too long"),
+        MAX_TIME_EXPIRED => (
+            Kind::Unavailable,
+            "the server exceeded the time limit of the operation; find out what it waits for, or raise the limit",
+        ),
         WRITE_CONCERN_TIMEOUT | UNSATISFIABLE_WRITE_CONCERN => (
             Kind::Unavailable,
-            "a majority of the replica set did not confirm the write; it may have happened",
+            "a majority of the replica set did not confirm the write, and its result is unknown; check the members of the set",
         ),
         INDEX_OPTIONS_CONFLICT | INDEX_KEY_CONFLICT | DOCUMENT_INVALID => (Kind::SchemaAltered, ALTERED),
         DOCUMENT_TOO_LARGE => (
@@ -265,27 +276,25 @@ pub(crate) fn meaning(error: &Error) -> (StoreErrorKind, &'static str) {
         OUT_OF_DISK => (Kind::Unavailable, "the server's disk is full; make room"),
         code if NOT_PRIMARY.contains(&code) => (
             Kind::Unavailable,
-            "this server is not the primary, or is on its way down; connect with all addresses and the name of the replica set",
+            "this server is not the primary, or is shutting down; connect with all addresses and the name of the replica set",
         ),
         code if is_away_or_exhausted(code) => (
             Kind::Unavailable,
-            "the server canceled it, is cut off from other members, or is out of memory, locks or connections; look at its log",
+            "the server canceled the operation, is cut off from other members, or is out of memory, locks or connections; check its log",
         ),
         _ => (Kind::Other, "unexpected"),
     }
 }
 
-const NOT_LET_IN: &str =
-    "the server does not let this user in; check the user, the password, and authSource in the address";
+const NOT_LET_IN: &str = "authentication failed; check the user, the password, and authSource in the address";
 
 /// The remedy for a server that can't do transactions.
-pub(crate) const NO_TRANSACTIONS: &str = "this server has no transactions: it stands alone, outside of a replica set; start it as a replica set \
+pub(crate) const NO_TRANSACTIONS: &str = "this server has no transactions: it is not a member of a replica set; start it as a replica set \
      (of one member, if need be), and name the set in the address";
 
 /// The remedy for collections that are not there.
 pub(crate) const NOT_MIGRATED: &str =
-    "the collections of the outbox are not there, or older than this version; call `migrate` on the store";
+    "the collections of the outbox do not exist, or are older than this version; call `migrate` on the store";
 
 /// The remedy for collections that are not as they were made.
-pub(crate) const ALTERED: &str =
-    "the collections of the outbox are not what migrate made; put back what was altered, or restore them";
+pub(crate) const ALTERED: &str = "the collections of the outbox differ from those that `migrate` creates; undo the change, or restore them";

@@ -30,7 +30,9 @@ impl Fence {
     ) -> Result<Self, Failed> {
         match lease::read(database, session, route, None).await? {
             Some(read) => Ok(Self { read, taken: 0 }),
-            None => Err(conflict(format!("the route {route} was new when this began; start again"))),
+            None => Err(conflict(format!(
+                "the route {route} was created while this operation ran; start it again"
+            ))),
         }
     }
 
@@ -65,7 +67,7 @@ impl Fence {
             .await?;
         match closed {
             Some(_) => Ok(()),
-            None => Err(conflict(format!("another relay has changed the route {route}"))),
+            None => Err(conflict(format!("write conflict: another relay has changed the route {route}"))),
         }
     }
 }

@@ -47,7 +47,7 @@ pub(crate) async fn change<T>(
             Ok(None) => StoreError::new(
                 StoreErrorKind::Conflict,
                 operation,
-                format!("another relay has changed the route {route}"),
+                format!("write conflict: another relay has changed the route {route}"),
             )
             .into(),
             Err(failed) => failed,

@@ -161,7 +161,7 @@ pub(crate) async fn check(database: &Database) -> Result<(), StoreError> {
     {
         tracing::warn!(
             ?concern,
-            "transactions of this client commit without a majority unless they say otherwise; a failover can take messages back with them"
+            "the default write concern of this client is below `majority`; a failover can roll back committed transactions, and their messages with them"
         );
     }
     Ok(())
@@ -191,7 +191,7 @@ fn too_new(operation: &'static str, version: i32) -> StoreError {
         StoreErrorKind::SchemaTooNew,
         operation,
         format!(
-            "the collections are of version {version}, and this program knows {NEEDED}; upgrade the program"
+            "the collections have version {version}, and this program supports {NEEDED}; upgrade the program"
         ),
     )
 }

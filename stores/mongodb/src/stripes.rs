@@ -142,7 +142,7 @@ pub(crate) async fn take(
             StoreErrorKind::Conflict,
             "append",
             format!(
-                "stripe {} of the route {route} is not there, or was made after this transaction began; abort it and start again from its \
+                "stripe {} of the route {route} is missing, or was created after this transaction began; abort it and start again from its \
                  beginning",
                 stripe.0
             ),

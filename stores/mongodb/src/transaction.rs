@@ -101,7 +101,7 @@ impl Attempts {
             return Err(StoreError::new(
                 StoreErrorKind::Unavailable,
                 operation,
-                "others were in the way for longer than mongodb.conflict_timeout; try again later",
+                "write conflicts with other transactions for longer than mongodb.conflict_timeout; try again later, or raise it",
             )
             .with_source(failed.in_step(operation)));
         }

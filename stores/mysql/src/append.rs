@@ -158,7 +158,7 @@ fn check_size(row: &Row<'_>, max_packet_bytes: usize) -> Result<(), StoreError> 
         StoreErrorKind::Invalid,
         "append",
         format!(
-            "the message {} has {} bytes, and the server takes {max_packet_bytes} in a statement; raise max_allowed_packet, or send less",
+            "the message {} has {} bytes, over the {max_packet_bytes} that the server accepts in a statement; raise max_allowed_packet, or send a reference",
             row.outgoing.message.id,
             row.bytes()
         ),

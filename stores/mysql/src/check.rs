@@ -82,7 +82,7 @@ pub(crate) async fn server(
             StoreErrorKind::Unavailable,
             operation,
             format!(
-                "the server is a replica, or set to be read-only (read_only is {read_only}); connect to the primary (read_only is off there)"
+                "the server is a replica or read-only (read_only is {read_only}); connect to the primary (read_only is off there)"
             ),
         ));
     }
@@ -128,7 +128,7 @@ async fn wrong_parts(connection: &mut MySqlConnection) -> Result<Vec<String>, sq
     );
     for row in engines.persistent(false).fetch_all(&mut *connection).await? {
         let (table, engine): (String, String) = (row.try_get_unchecked(0)?, row.try_get_unchecked(1)?);
-        wrong.push(format!("{table} is kept by {engine}, which has no transactions; it needs InnoDB"));
+        wrong.push(format!("{table} uses the engine {engine}, which has no transactions; it needs InnoDB"));
     }
     let texts = sqlx::query(
         "select table_name, column_name, data_type from information_schema.columns \
@@ -139,7 +139,7 @@ async fn wrong_parts(connection: &mut MySqlConnection) -> Result<Vec<String>, sq
         let (table, column): (String, String) = (row.try_get_unchecked(0)?, row.try_get_unchecked(1)?);
         let kind: String = row.try_get_unchecked(2)?;
         wrong.push(format!(
-            "{table}.{column} is of the type {kind}, which may take two keys for one; it needs varbinary"
+            "{table}.{column} has the type {kind}, which can treat two different keys as equal; it needs varbinary"
         ));
     }
     let found = sqlx::query(

@@ -122,7 +122,7 @@ async fn read_key(
     };
     let (topic, name) = (text(0)?, text(1)?);
     let Some(key) = KeyId::from_texts(&topic, &name) else {
-        tracing::error!(topic, key = name, "a row of outbox_key has a name that can be none; remove it");
+        tracing::error!(topic, key = name, "a row of outbox_key has an invalid name; remove it");
         return Ok(Read::Unreadable);
     };
     let mut parked: Vec<Arc<Stored>> = Vec::new();
@@ -142,7 +142,7 @@ async fn read_key(
                 // Only what could be read is parked, so somebody changed it since. Its key waits, and is seen to wait.
                 Err(not) => {
                     let position = not.waiting.at.position.0;
-                    tracing::error!(%key, position, reason = not.reason, "a parked row is no message; skip it");
+                    tracing::error!(%key, position, reason = not.reason, "a parked row is malformed; skip it");
                     return Ok(Read::Unreadable);
                 }
             }

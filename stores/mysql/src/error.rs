@@ -11,15 +11,15 @@ use StoreErrorKind as Kind;
 
 /// The remedy for tables that are not there.
 pub(crate) const NOT_MIGRATED: &str =
-    "the tables of the outbox are not there, or older than this version; call `migrate` on the store";
+    "the tables of the outbox do not exist, or are older than this version; call `migrate` on the store";
 
 /// The remedy for tables that are not as they were made.
 pub(crate) const ALTERED: &str =
-    "the tables of the outbox are not what the migrations made; put back what was altered, or restore them";
+    "the tables of the outbox differ from those of the migrations; undo the change, or restore them";
 
 /// The remedy for a node of a cluster that is not in step with the others.
-const NOT_IN_STEP: &str = "this node of the cluster takes no statements now: it is not in step, or without a quorum (see wsrep_cluster_status and \
-     wsrep_local_state_comment); connect to another node, or bring it back";
+const NOT_IN_STEP: &str = "this node of the cluster accepts no statements now: it is not synced, or has no quorum (see wsrep_cluster_status and \
+     wsrep_local_state_comment); connect to another node, or let it rejoin";
 
 /// The error of a statement that begins a transaction or asks a server what it is. It waits for no lock: what does not come in time is that a node of
 /// a cluster catches up with the others.
@@ -99,63 +99,66 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
                 "a commit on another node of the cluster came first; start this transaction again from its beginning",
             ),
             Some(number) => meaning_of(number),
-            None => (Kind::Other, "the server refused it without saying why"),
+            None => (Kind::Other, "the server returned an error without a number"),
         },
         sqlx::Error::Protocol(words) if words == NOT_IN_STEP => (Kind::Unavailable, NOT_IN_STEP),
         sqlx::Error::PoolTimedOut => (
             Kind::Busy,
-            "no connection came free in time; transactions may be held open elsewhere, or the pool is too small",
+            "timed out waiting for a connection of the pool; transactions may be held open elsewhere, or the pool is too small",
         ),
-        sqlx::Error::PoolClosed => (Kind::Unavailable, "the pool of connections is closed"),
+        sqlx::Error::PoolClosed => (Kind::Unavailable, "the connection pool is closed"),
         // rustls speaks through an input error of its own kind.
         sqlx::Error::Tls(_) => (Kind::NotPermitted, NO_TLS),
         sqlx::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => (Kind::NotPermitted, NO_TLS),
         sqlx::Error::Io(error) => match error.kind() {
             io::ErrorKind::ConnectionRefused => {
-                (Kind::Unavailable, "nobody listens there; check host and port, and that the server runs")
+                (Kind::Unavailable, "connection refused; check host and port, and that the server runs")
             }
-            io::ErrorKind::TimedOut => (Kind::Unavailable, "the server did not answer in time"),
+            io::ErrorKind::TimedOut => {
+                (Kind::Unavailable, "connection timed out: the server did not answer in time")
+            }
             _ => (
                 Kind::Unavailable,
-                "the connection to the server broke (if it breaks with large messages: raise max_allowed_packet)",
+                "the connection to the server was lost (if this happens with large messages: raise max_allowed_packet)",
             ),
         },
         sqlx::Error::BeginFailed | sqlx::Error::WorkerCrashed => {
-            (Kind::Unavailable, "the connection to the server broke")
+            (Kind::Unavailable, "the connection to the server was lost")
         }
         // The driver does not encrypt a password by itself; a URL that can't be one is told before.
         sqlx::Error::Configuration(_) => (
             Kind::NotPermitted,
-            "the user is unknown, or its password has to be sent, which is done over a secure connection only; check user and password, and let the \
-             server speak TLS",
+            "authentication failed: the user is unknown, or its password would have to be sent without TLS; check user and password, and enable TLS on \
+             the server",
         ),
         _ => (Kind::Other, "unexpected"),
     }
 }
 
-const NO_TLS: &str = "no secure connection could be made; check ssl-mode, and with verify_ca or verify_identity that ssl-ca names the authority \
-     that signed the server's certificate, and that the host is the one in it";
+const NO_TLS: &str = "the TLS connection failed; check ssl-mode, and with verify_ca or verify_identity that ssl-ca names the authority that \
+     signed the server's certificate, and that the host is the one in it";
 
 /// Returns the meaning of an error's number for an outbox, and the remedy. Pure.
 pub(crate) fn meaning_of(number: u16) -> (Kind, &'static str) {
     match number {
         1213 => (
             Kind::Conflict,
-            "this transaction and another one waited for each other, and the server has rolled this one back; start it again from its \
-             beginning, and append once in a transaction, or keys always in the same order",
+            "deadlock detected with another transaction, and the server has rolled this one back; start it again from its beginning, \
+             and append once in a transaction, or keys always in the same order",
         ),
         1205 | 3572 => (
             Kind::Conflict,
-            "somebody else's lock did not come free within the lock timeout; a transaction may be held open elsewhere, or this node of a \
-             cluster has not caught up with the others. Roll back, and start again from the beginning",
+            "lock wait timeout: another transaction holds the lock; it may have been left open, or this node of a cluster has not caught up \
+             with the others. Roll back, and start again from the beginning",
         ),
         1180 => (
             Kind::Unavailable,
-            "the commit was cut short: it may have happened or not. Look whether its rows are there before it is done again",
+            "the commit was interrupted, and its result is unknown; read the database before you repeat the transaction",
         ),
-        1020 | 3101 => {
-            (Kind::Conflict, "another transaction came first; start this one again from its beginning")
-        }
+        1020 | 3101 => (
+            Kind::Conflict,
+            "serialization failure: another transaction came first; start this one again from its beginning",
+        ),
         1412 => (
             Kind::Conflict,
             "a table was altered after this transaction had begun to read; start it again from its beginning",
@@ -166,48 +169,47 @@ pub(crate) fn meaning_of(number: u16) -> (Kind, &'static str) {
         ),
         1305 => (
             Kind::NotInTransaction,
-            "the server has ended this transaction before: by a deadlock, by a lock that did not come, or by a statement that commits (such as \
-             CREATE TABLE); start again from the beginning",
+            "the server has already ended this transaction: by a deadlock, a lock wait timeout, or a statement that commits (such as CREATE \
+             TABLE); start again from the beginning",
         ),
         1242 => (
             Kind::Invalid,
-            "autocommit is off on this connection, where nothing tells a transaction that the server has rolled back from one that is open; begin \
-             with Transactional::begin, or set autocommit = 1 before the transaction begins",
+            "autocommit is off on this connection, so a transaction that the server has rolled back looks like an open one; begin with \
+             Transactional::begin, or set autocommit = 1 before the transaction begins",
         ),
         1461 => (
             Kind::Unavailable,
-            "the server has as many prepared statements as it may; raise max_prepared_stmt_count, or lower the statement-cache-capacity of the \
+            "too many prepared statements on the server; raise max_prepared_stmt_count, or lower the statement-cache-capacity of the \
              clients' connections",
         ),
         1040 | 1203 | 1226 => (
             Kind::Unavailable,
-            "the server has no connection left; raise max_connections or the user's limit, or use fewer connections",
+            "too many connections: the server has none left; raise max_connections or the user's limit, or use fewer connections",
         ),
         1290 | 1836 => (
             Kind::Unavailable,
-            "the server is a replica, or set to be read-only; connect to the primary (read_only and super_read_only are off there)",
+            "the server is a replica or read-only; connect to the primary (read_only and super_read_only are off there)",
         ),
         1792 => (
             Kind::Unavailable,
             "the transaction is READ ONLY; begin one that can write, and set transaction_read_only = OFF (tx_read_only on MariaDB) on the server",
         ),
-        1021 | 1114 | 3675 => {
-            (Kind::Unavailable, "the server's disk, or the table's space, is full; make room")
-        }
-        1037 | 1038 | 1041 | 1135 | 1206 | 3015 | 3950 => {
-            (Kind::Unavailable, "the server is out of memory, or of memory for locks; give it more")
-        }
+        1021 | 1114 | 3675 => (Kind::Unavailable, "the server's disk, or the tablespace, is full; make room"),
+        1037 | 1038 | 1041 | 1135 | 1206 | 3015 | 3950 => (
+            Kind::Unavailable,
+            "the server is out of memory, or of memory for locks; give it more (innodb_buffer_pool_size for locks)",
+        ),
         1317 | 1969 | 3024 => (
             Kind::Unavailable,
-            "the statement was cancelled, by its timeout or by somebody; raise statement_timeout, or look what it waits for",
+            "the statement was canceled, by its timeout or by an administrator; raise statement_timeout, or find out what it waits for",
         ),
         1153 => (
             Kind::Invalid,
-            "a message is larger than the server takes; raise max_allowed_packet, or send less",
+            "a message is over the server's max_allowed_packet; raise it, or store the data elsewhere and send a reference",
         ),
         1665 => (
             Kind::Unsupported,
-            "the server writes its binary log by statement, which it can't do of transactions that are READ COMMITTED; set binlog_format = ROW",
+            "binlog_format is STATEMENT, which the server does not support for READ COMMITTED transactions; set binlog_format = ROW",
         ),
         1615 | 1243 => (Kind::Unavailable, "a statement was prepared for other tables; it is prepared anew"),
         1047 => (Kind::Unavailable, NOT_IN_STEP),
@@ -219,24 +221,26 @@ pub(crate) fn meaning_of(number: u16) -> (Kind, &'static str) {
             "this user lacks a privilege; grant it select, insert, update and delete on the tables of the outbox (to migrate, also create, and to \
              keep a history, also alter and drop)",
         ),
-        1045 | 1698 => (Kind::NotPermitted, "the server refuses this user or password"),
+        1045 | 1698 => {
+            (Kind::NotPermitted, "authentication failed: the server refuses this user or password")
+        }
         1044 | 1049 => (
             Kind::NotPermitted,
-            "there is no such database on this server, or this user may not use it; create it, grant it, or correct its name",
+            "there is no such database on this server, or this user has no access to it; create it, grant access, or correct its name",
         ),
         1046 => (Kind::Invalid, "no database is named; put its name at the end of the URL"),
-        3159 => (
+        3159 => (Kind::NotPermitted, "the server requires TLS; set ssl-mode=required or stricter"),
+        1130 | 1251 | 1524 | 1820 | 1862 | 3118 | 4151 => (
             Kind::NotPermitted,
-            "the server takes secure connections only; set ssl-mode=required or stricter",
+            "authentication failed: the server refuses this user, its host, its expired password or its authentication plugin",
         ),
-        1130 | 1251 | 1524 | 1820 | 1862 | 3118 | 4151 => {
-            (Kind::NotPermitted, "the server refuses this user, or how it wants to be known")
-        }
         1051 | 1146 => (Kind::NotMigrated, NOT_MIGRATED),
         1054 | 1072 | 1091 | 1136 | 1147 | 1176 | 1364 | 1366 => (Kind::SchemaAltered, ALTERED),
-        1048 | 1062 | 1264 | 1406 | 3819 | 4025 => (Kind::Invalid, "the database refuses what was written"),
+        1048 | 1062 | 1264 | 1406 | 3819 | 4025 => {
+            (Kind::Invalid, "the database refuses the written values (constraint, length or encoding)")
+        }
         1030 | 1034 | 1194 | 1195 => {
-            (Kind::Other, "the database is damaged, or has a fault; look at the server's log")
+            (Kind::Other, "data corruption, or an internal error of the server; check its log")
         }
         _ => (Kind::Other, "unexpected"),
     }

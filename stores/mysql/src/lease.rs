@@ -215,7 +215,7 @@ async fn paused(connection: &mut MySqlConnection, route: &Route) -> Result<Pause
             _ if topic.is_empty() => paused.route = true,
             Ok(topic) => paused.topics.push(topic),
             Err(error) => {
-                tracing::error!(%error, "a row of outbox_pause has a name that can be none; remove it")
+                tracing::error!(%error, "a row of outbox_pause has an invalid name; remove it")
             }
         }
     }

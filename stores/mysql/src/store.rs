@@ -96,7 +96,7 @@ impl MySqlStore {
         // The cause may hold parts of the address, and so of the password.
         let Some(address) = named.then(|| url.parse::<MySqlConnectOptions>().ok()).flatten() else {
             return refused(
-                "the URL can't be one of a database; write mysql://user:password@host:port/database, with every special character of user \
+                "invalid database URL; write mysql://user:password@host:port/database, with every special character of user \
                  and password percent-encoded",
             );
         };
@@ -241,7 +241,7 @@ impl MySqlStore {
         }
         let turn = async |connection: &mut MySqlConnection| history::turn(connection, kept).await;
         self.on("maintain", &self.lines().operating, turn).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "partitions of the history were not made or dropped; this user needs alter and drop on outbox_history");
+            tracing::warn!(%error, "could not create or drop partitions of the history; this user needs alter and drop on outbox_history");
             0
         })
     }

@@ -24,7 +24,7 @@ pub(crate) const SCHEMA: i32 = 17;
 pub(crate) const CONSTRAINT: i32 = 19;
 /// The machine can't have files as large as this one.
 pub(crate) const NO_LARGE_FILES: i32 = 22;
-const AUTHORISATION: i32 = 23;
+const AUTHORIZATION: i32 = 23;
 pub(crate) const NOT_A_DATABASE: i32 = 26;
 
 /// Returns SQLite's primary result code, if the error is one of SQLite's.
@@ -123,7 +123,7 @@ fn meaning(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
         CANNOT_OPEN => {
             (Kind::Unavailable, "the file can't be opened; check that its directory exists and is writable")
         }
-        PERMISSION | AUTHORISATION => (Kind::NotPermitted, "permission denied by the database"),
+        PERMISSION | AUTHORIZATION => (Kind::NotPermitted, "permission denied by the database"),
         CONSTRAINT => (Kind::Invalid, "a constraint refused the row"),
         CORRUPT => (Kind::Other, "the database file is damaged; restore it from a backup"),
         NOT_A_DATABASE => {

@@ -24,17 +24,17 @@ const USERS: [(&str, &str); 2] = [Kafka::ADMIN, Kafka::NOBODY];
 #[derive(Clone, Debug)]
 pub struct Kafka {
     wishes: Wishes,
-    authorised: bool,
+    authorized: bool,
     asks_for_certificates: bool,
     certified_as: Option<String>,
     proxied: bool,
 }
 
 impl Kafka {
-    /// Name and password of a user that may do everything, with [`authorised`](Self::authorised).
+    /// Name and password of a user that may do everything, with [`authorized`](Self::authorized).
     pub const ADMIN: (&str, &str) = ("admin", "secret-of-admin");
     /// Name and password of a user that may do nothing but log in, with
-    /// [`authorised`](Self::authorised).
+    /// [`authorized`](Self::authorized).
     pub const NOBODY: (&str, &str) = ("nobody", "secret-of-nobody");
 
     /// Apache Kafka 4.3; by URL, the server that `OUTBOX_KAFKA_URL` names, such as
@@ -43,7 +43,7 @@ impl Kafka {
     pub fn newest() -> Self {
         Self {
             wishes: Wishes::default(),
-            authorised: false,
+            authorized: false,
             asks_for_certificates: false,
             certified_as: None,
             proxied: false,
@@ -84,8 +84,8 @@ impl Kafka {
     /// created), and checks their permissions (`StandardAuthorizer`): see [`Kafka::ADMIN`] and
     /// [`Kafka::NOBODY`].
     #[must_use]
-    pub fn authorised(mut self) -> Self {
-        self.authorised = true;
+    pub fn authorized(mut self) -> Self {
+        self.authorized = true;
         self
     }
 
@@ -105,7 +105,7 @@ impl Kafka {
     /// [`Missing`]: the server is unavailable, or did not start.
     pub fn shared(self) -> Result<KafkaServer, Missing> {
         static SHARED: Shared<KafkaServer> = Shared::new();
-        let is_plain = self.wishes.is_plain() && !self.authorised && !self.proxied;
+        let is_plain = self.wishes.is_plain() && !self.authorized && !self.proxied;
         let given = self.wishes.given(URL).filter(|_| is_plain);
         match given {
             Some(url) => SHARED.get("given".to_owned(), || {
@@ -142,8 +142,8 @@ impl Kafka {
     }
 
     fn node(&self, role: Role) -> Node {
-        let Self { wishes, authorised, asks_for_certificates, certified_as, proxied } = self.clone();
-        Node { role, wishes, authorised, asks_for_certificates, certified_as, proxied, proxy: Arc::default() }
+        let Self { wishes, authorized, asks_for_certificates, certified_as, proxied } = self.clone();
+        Node { role, wishes, authorized, asks_for_certificates, certified_as, proxied, proxy: Arc::default() }
     }
 
     fn start_node(&self, role: Role) -> Result<KafkaServer, Missing> {

@@ -65,7 +65,8 @@ pub(crate) struct Quiet<'a> {
     pub(crate) end: Instant,
 }
 
-/// One try to send messages by the gapless producer. Dropped before its [`end`](Self::end), it takes back what it can.
+/// One try to send messages by the gapless producer. Dropped before its [`end`](Self::end), it
+/// takes back what it can.
 pub(crate) struct Attempt<'a> {
     pool: &'a Arc<Pool>,
     producer: &'a Arc<Gapless>,
@@ -97,14 +98,16 @@ impl<'a> Attempt<'a> {
         self.delivered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports what was delivered by now. Of a key nothing stands in front of it: what goes ahead of a flight was delivered before it went.
+    /// Reports what was delivered by now. Of a key nothing stands in front of it: what goes ahead
+    /// of a flight was delivered before it went.
     fn report_delivered(&self) {
         for flight in self.delivered().drain(..) {
             flight.indices().iter().for_each(|index| self.outcomes.report(*index, Outcome::Delivered));
         }
     }
 
-    /// Sends everything; returns when all is acknowledged, the producer has failed, or a partition does not come nearer to its answer.
+    /// Sends everything; returns when all is acknowledged, the producer has failed, or a partition
+    /// does not come nearer to its answer.
     pub(crate) async fn run<'l>(
         &self,
         lines: &'l [PartitionMessages<'_>],
@@ -149,9 +152,11 @@ impl<'a> Attempt<'a> {
         Quiet { silent, deadline: publish_timeout.given_up(since), end: publish_timeout.over(since) }
     }
 
-    /// On a partition whose broker does not know the producer: the first message alone, then the others.
+    /// On a partition whose broker does not know the producer: the first message alone, then the
+    /// others.
     ///
-    /// Such a broker takes any first number. Were several under way, a later one could be taken after an earlier one was rejected or lost.
+    /// Such a broker takes any first number. Were several under way, a later one could be taken
+    /// after an earlier one was rejected or lost.
     async fn follow_lead(&self, line: &PartitionMessages<'_>) {
         let PartitionMessages { partition, entries, delivered } = line;
         let mut rest = &entries[..];
@@ -196,7 +201,8 @@ impl<'a> Attempt<'a> {
         self.flights().iter().all(|(flight, _)| flight.is_delivered())
     }
 
-    /// Returns what was heard of each message of the batch. A producer that did not deliver everything is retired.
+    /// Returns what was heard of each message of the batch. A producer that did not deliver
+    /// everything is retired.
     pub(crate) async fn end(mut self, len: usize) -> Vec<Heard> {
         self.ended = true;
         let complete = self.is_complete();

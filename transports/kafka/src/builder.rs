@@ -135,16 +135,20 @@ impl KafkaTransportBuilder {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](TransportErrorKind::Invalid) for a property that is the transport's own, or that
-    /// librdkafka rejects; for contradictory settings; for TLS and SCRAM without the feature `tls`;
-    /// for a certificate or key that can't be read.
+    /// [`Invalid`](TransportErrorKind::Invalid) for brokers that are not `host:port`, separated by
+    /// commas; for a property that is the transport's own, or that librdkafka rejects; for
+    /// contradictory settings; for TLS and SCRAM without the feature `tls`; for a certificate or
+    /// key that can't be read.
     pub fn build(self) -> Result<KafkaTransport, TransportError> {
         let invalid = |words: String| TransportError::new(TransportErrorKind::Invalid, "build", words);
         let ours = self.config.properties.keys().find(|name| OURS.contains(&name.as_str()));
         if let Some(name) = ours {
             return Err(invalid(format!(
-                "the property {name} is set by the transport, as its promises rest on it: leave it out"
+                "the property {name} is set by the transport, whose guarantees depend on it: remove it"
             )));
+        }
+        if let Some(problem) = problem_of_brokers(&self.config.brokers) {
+            return Err(invalid(problem));
         }
         let built_with = ClientConfig::new().create_native_config().and_then(|it| it.get("builtin.features"));
         let built_with = built_with.map_err(|error| not_taken("build", error))?;
@@ -153,6 +157,25 @@ impl KafkaTransportBuilder {
             None => KafkaTransport::with_config(self.config),
         }
     }
+}
+
+/// Returns the problem of a list of brokers. librdkafka takes any, and then waits for a broker that
+/// no name leads to. Pure.
+fn problem_of_brokers(brokers: &str) -> Option<String> {
+    /// Protocols that librdkafka knows in front of a broker.
+    const PROTOCOLS: [&str; 4] = ["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"];
+    let expected = "write host:port, several separated by commas";
+    let mut brokers = brokers.split(',').map(str::trim).filter(|broker| !broker.is_empty()).peekable();
+    if brokers.peek().is_none() {
+        return Some(format!("the list of brokers is empty; {expected}"));
+    }
+    let is_wrong = |broker: &str| {
+        broker
+            .split_once("://")
+            .is_some_and(|(protocol, _)| !PROTOCOLS.iter().any(|known| protocol.eq_ignore_ascii_case(known)))
+    };
+    let wrong = brokers.find(|broker| is_wrong(broker))?;
+    Some(format!("the broker {wrong:?} is a URL; {expected}"))
 }
 
 #[cfg(test)]
@@ -180,7 +203,18 @@ mod tests {
             let error = built.err().unwrap_or_else(|| panic!("{name} was taken"));
             assert_eq!(error.kind(), TransportErrorKind::Invalid, "{error}");
             let words = error.to_string();
-            assert!(words.contains(name) && words.contains("leave it out"), "{words}");
+            assert!(words.contains(name) && words.contains("remove it"), "{words}");
+        }
+    }
+    #[test]
+    fn brokers_that_can_never_answer_are_refused_with_the_form_that_is_right() {
+        for brokers in ["", " , ", "kafka://localhost:9092", "one:9092,http://two:9092"] {
+            let error = KafkaTransportBuilder::new(brokers.to_owned()).build().err().expect(brokers);
+            assert_eq!(error.kind(), TransportErrorKind::Invalid, "{error}");
+            assert!(error.to_string().contains("write host:port"), "{error}");
+        }
+        for brokers in ["localhost", "localhost:9092", "one:9092, two:9092", "PLAINTEXT://[::1]:9092"] {
+            assert_eq!(problem_of_brokers(brokers), None);
         }
     }
 }

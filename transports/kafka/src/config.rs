@@ -29,7 +29,7 @@ const CLIENT_LIMIT: usize = 100_000_000;
 
 #[derive(Clone)]
 pub(crate) struct Config {
-    brokers: String,
+    pub(crate) brokers: String,
     pub(crate) properties: BTreeMap<String, String>,
     pub(crate) security: Security,
     pub(crate) max_message_bytes: usize,
@@ -75,9 +75,7 @@ impl Config {
         if !legal || topic == "." || topic == ".." {
             return Err(Rejection(Failure::new(
                 "topic-not-valid",
-                format!(
-                    "Kafka has no topic called {topic:?}: use letters of ASCII, digits, '.', '_' and '-'"
-                ),
+                format!("invalid Kafka topic name {topic:?}: use ASCII letters, digits, '.', '_' and '-'"),
             )));
         }
         Ok(())
@@ -257,10 +255,10 @@ pub(crate) fn not_taken(operation: &'static str, error: KafkaError) -> Transport
     };
     // A wrong password is not always told as one: what it opens may just be no key.
     let locked = if why.contains("ssl.key.") || why.contains("ssl_key") {
-        " (a key that is locked with a password needs it, and no other, in the property ssl.key.password)"
+        " (an encrypted private key needs its password in the property ssl.key.password)"
     } else {
         ""
     };
-    let words = format!("the client takes not this configuration: {why}{locked}");
+    let words = format!("librdkafka rejected the configuration: {why}{locked}");
     TransportError::new(TransportErrorKind::Invalid, operation, words)
 }

@@ -1,7 +1,7 @@
 //! Errors of a client's connections, with their remedies.
 //!
-//! librdkafka's code tells half of it. Which certificate was refused, and whether a listener with TLS was taken for one without, stands in its
-//! words alone.
+//! librdkafka's code tells half of it. Which certificate was refused, and whether a listener with
+//! TLS was taken for one without, stands in its words alone.
 
 use outbox_contract::TransportErrorKind;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -18,9 +18,11 @@ pub(crate) struct ConnectionError {
 pub(crate) enum Cause {
     /// The broker does not let this user in, or lets it do nothing.
     User,
-    /// The broker's certificate is not trusted, or has another name: the client tells the two not apart.
+    /// The broker's certificate is not trusted, or has another name: the client tells the two not
+    /// apart.
     Untrusted,
-    /// The broker wants a certificate of the client, and not this one, or the two have no way of TLS in common.
+    /// The broker wants a certificate of the client, and not this one, or the two have no way of
+    /// TLS in common.
     Refused,
     /// There was no handshake: the listener may have no TLS.
     WithoutTls,
@@ -37,31 +39,33 @@ impl Cause {
     pub(crate) const fn remedy(self) -> &'static str {
         match self {
             Self::User => {
-                "the broker refuses these credentials: look at the user, its password and the mechanism"
+                "authentication failed: the broker refuses these credentials; check user, password and mechanism"
             }
             Self::Untrusted => {
-                "the broker's certificate is not trusted: give the authority that signed it (authorities), and connect, and have the broker \
-                 advertise itself, by a name that stands in it (property ssl.endpoint.identification.algorithm: https, the default, \
-                 asks for that name, none takes any)"
+                "the broker's certificate is not trusted: name the authority that signed it (authorities), and check that the address and the \
+                 broker's advertised.listeners use a host name of the certificate (property ssl.endpoint.identification.algorithm: https, \
+                 the default, checks the name, none does not)"
             }
             Self::Refused => {
-                "the broker refuses the client's TLS: does it want a certificate (identity) of an authority that it trusts?"
+                "the broker refused the TLS handshake: check whether it requires a client certificate (identity), of an authority that it trusts"
             }
-            Self::WithoutTls => "there was no TLS handshake: is this a listener with TLS, and is it up?",
+            Self::WithoutTls => {
+                "no TLS handshake took place: check that this listener uses TLS, and that the broker runs"
+            }
             Self::WantsTls => {
-                "the broker ended the connection at once: is this a listener with TLS, which has to be switched on (tls)?"
+                "the broker closed the connection at once: if this listener uses TLS, enable it here (tls)"
             }
             Self::Closed => {
-                "the broker ended the connection after the TLS handshake: does it want a certificate of the client (identity), and is it up?"
+                "the broker closed the connection after the TLS handshake: check whether it requires a client certificate (identity), and that it runs"
             }
-            Self::Other => "the broker does not answer",
+            Self::Other => "the broker does not answer; check the address, and that it runs",
         }
     }
 
     /// The class of a failure by it.
     pub(crate) const fn class(self) -> &'static str {
         match self {
-            Self::User => "not-authorised",
+            Self::User => "not-authorized",
             Self::Untrusted | Self::Refused => "certificate",
             Self::WithoutTls | Self::WantsTls | Self::Closed => "tls",
             Self::Other => "broker-unavailable",
@@ -73,7 +77,7 @@ impl Cause {
 pub(crate) fn kind_of(class: &str) -> TransportErrorKind {
     match class {
         "topic-missing" => TransportErrorKind::Missing,
-        "not-authorised" | "certificate" => TransportErrorKind::NotPermitted,
+        "not-authorized" | "certificate" => TransportErrorKind::NotPermitted,
         _ => TransportErrorKind::Unavailable,
     }
 }
@@ -103,7 +107,7 @@ impl ConnectionError {
         }
     }
 
-    /// Returns true if the broker lets nobody of this name do anything.
+    /// Returns true if the broker refuses this user everything.
     pub(crate) fn is_refusal(&self) -> bool {
         self.cause() == Cause::User
     }
@@ -113,8 +117,9 @@ impl ConnectionError {
         self.cause() != Cause::Other
     }
 
-    /// Returns true if the next report says less than this one. Where a broker refuses something, the client says a moment later that the connection
-    /// is lost and that all brokers are down: the refusal has the remedy.
+    /// Returns true if the next report says less than this one. Where a broker refuses something,
+    /// the client says a moment later that the connection is lost and that all brokers are down:
+    /// the refusal has the remedy.
     pub(crate) fn says_more_than(&self, next: &Self) -> bool {
         let refuses = matches!(self.cause(), Cause::User | Cause::Untrusted | Cause::Refused);
         match next.code {

@@ -1,6 +1,7 @@
 //! Errors that the client of a member reports, with their remedies.
 //!
-//! A member whose group refuses it is given nothing, for ever, and the client only tries again. So whatever is not known to pass by itself is said.
+//! A member whose group refuses it is given nothing, for ever, and the client only tries again. So
+//! whatever is not known to pass by itself is said.
 
 use outbox_contract::{TransportError, TransportErrorKind as Kind};
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -55,51 +56,51 @@ impl ConsumerError {
     pub(crate) fn is_told(&self) -> Option<(Kind, String)> {
         let (kind, remedy) = match self.code {
             code if passes(code) => return None,
-            Code::AllBrokersDown | Code::Resolve => (Kind::Unavailable, "no broker can be reached"),
+            Code::AllBrokersDown | Code::Resolve => {
+                (Kind::Unavailable, "no broker can be reached; check the addresses, and that the brokers run")
+            }
             Code::UnknownTopicOrPartition | Code::UnknownTopic => {
-                (Kind::Unavailable, "the topic is not on the broker: create it")
+                (Kind::Unavailable, "the topic does not exist; create it")
             }
             Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed => {
-                (Kind::NotPermitted, "grant Read on the topic and the group")
+                (Kind::NotPermitted, "access refused; grant Read on the topic and the group")
             }
             Code::Authentication | Code::SaslAuthenticationFailed => {
-                (Kind::NotPermitted, "the broker refuses these credentials")
+                (Kind::NotPermitted, "authentication failed: the broker refuses these credentials")
             }
             Code::SSL => (
                 Kind::NotPermitted,
-                "there is no TLS with a broker that both sides take: look at authorities and identity, and at the log of librdkafka",
+                "the TLS handshake with a broker failed: check authorities and identity, and the log of librdkafka",
             ),
             Code::InconsistentGroupProtocol | Code::UnsupportedAssignor => (
                 Kind::Unavailable,
-                "the group has members that share out partitions in another way: end them, or give all members the same group_protocol \
-                 (others than ours: cooperative-sticky as their partition.assignment.strategy)",
+                "the group has members with another assignment strategy: stop them, or give all members the same group_protocol (programs \
+                 without this library: partition.assignment.strategy=cooperative-sticky)",
             ),
             Code::GroupMaxSizeReached => (
                 Kind::Unavailable,
-                "the group has all the members that it may have: raise group.max.size of the broker (group.consumer.max.size where it \
-                 shares out partitions), or start fewer",
+                "the group has reached its maximum size: raise group.max.size of the broker (group.consumer.max.size where the broker \
+                 assigns partitions), or start fewer members",
             ),
             Code::FencedInstanceId | Code::UnreleasedInstanceId => {
                 (Kind::Unavailable, "another member has this group.instance.id: give each its own")
             }
             Code::InvalidSessionTimeout => (
                 Kind::Invalid,
-                "session.timeout.ms is not within group.min.session.timeout.ms and group.max.session.timeout.ms of the broker: set one of them",
+                "session.timeout.ms is outside the broker's group.min.session.timeout.ms and group.max.session.timeout.ms: change one of them",
             ),
-            Code::InvalidGroupId => {
-                (Kind::Invalid, "the broker takes no group of this name: rename the consumer")
-            }
+            Code::InvalidGroupId => (Kind::Invalid, "the broker rejects this group id: rename the consumer"),
             Code::AutoOffsetReset => (
                 Kind::Invalid,
-                "a partition has no offset to go on from, and auto.offset.reset says that this is an error: set it, or commit an offset",
+                "a partition has no committed offset, and auto.offset.reset is error: change it, or commit an offset",
             ),
             Code::NotImplemented | Code::BadCompression => {
-                (Kind::Unsupported, "records are compressed in a way that this client can't read")
+                (Kind::Unsupported, "unsupported compression codec of records")
             }
             Code::MessageSizeTooLarge => {
                 (Kind::Invalid, "a record is too large to be fetched: raise receive.message.max.bytes")
             }
-            _ => (Kind::Unavailable, "the client meets what it may not get over by itself"),
+            _ => (Kind::Unavailable, "librdkafka reports an error that may not pass by itself"),
         };
         Some((kind, self.with_code(remedy)))
     }
@@ -120,8 +121,8 @@ impl ConsumerError {
     pub(crate) fn told_at_the_end(&self) -> TransportError {
         match self.told() {
             Some(told) if !told.is_retryable() => told,
-            Some(told) => TransportError::new(Kind::Other, "next", format!("the client can't go on: {told}")),
-            None => TransportError::new(Kind::Other, "next", self.with_code("the client can't go on")),
+            Some(told) => TransportError::new(Kind::Other, "next", format!("the consumer stopped: {told}")),
+            None => TransportError::new(Kind::Other, "next", self.with_code("the consumer stopped")),
         }
     }
 
@@ -132,7 +133,8 @@ impl ConsumerError {
     }
 }
 
-/// Returns true if the client gets over it by itself: what a rebalance, a leader that moves and a single connection that is lost bring with them.
+/// Returns true if the client gets over it by itself: what a rebalance, a leader that moves and a
+/// single connection that is lost bring with them.
 const fn passes(code: Code) -> bool {
     matches!(
         code,

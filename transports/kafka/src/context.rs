@@ -1,4 +1,5 @@
-//! Events that the client library tells apart from reports and messages: its log, and errors of connections.
+//! Events that the client library tells apart from reports and messages: its log, and errors of
+//! connections.
 
 use std::time::Duration;
 
@@ -38,7 +39,8 @@ impl Events {
         self.trouble.borrow().clone()
     }
 
-    /// Waits until something is wrong that nobody mends by waiting, and no broker has answered for a moment.
+    /// Waits until something is wrong that does not pass by waiting, and no broker has answered for
+    /// a moment.
     pub(crate) async fn lasting(&self) -> ConnectionError {
         let mut told = self.trouble.subscribe();
         let lasts = |trouble: &Option<ConnectionError>| trouble.as_ref().is_some_and(ConnectionError::lasts);
@@ -72,7 +74,7 @@ impl ClientContext for Events {
         if facility == "FAIL" && trouble.lasts() {
             self.remember(trouble);
         }
-        // Of every producer it says that `enable.gapless.guarantee` is experimental. That is known, and nobody can do anything about it.
+        // Of every producer it says that `enable.gapless.guarantee` is experimental. That is known, and can't be changed.
         if facility == "CONFWARN" && words.contains("enable.gapless.guarantee") {
             return tracing::debug!(target: "librdkafka", facility, "{words}");
         }
@@ -93,7 +95,7 @@ impl ClientContext for Events {
 
     fn error(&self, error: KafkaError, reason: &str) {
         let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
-        tracing::debug!(target: "librdkafka", %error, reason, "the client reports an error");
+        tracing::debug!(target: "librdkafka", %error, reason, "librdkafka reports an error");
         self.remember(ConnectionError { code, words: reason.to_owned() });
     }
 }

@@ -39,7 +39,7 @@ impl KafkaDeliveries {
             .map_err(|error| not_taken("subscribe", error))?;
         let topics: Vec<&str> = subscription.topics.iter().map(outbox_contract::Topic::as_str).collect();
         consumer.subscribe(&topics).map_err(|error| {
-            let words = "the client takes not these topics";
+            let words = "librdkafka rejected the subscription";
             TransportError::new(TransportErrorKind::Invalid, "subscribe", words).with_source(error)
         })?;
         let consumer = Arc::new(consumer);
@@ -47,7 +47,7 @@ impl KafkaDeliveries {
         let (runs, polled) = (Arc::clone(&member), Arc::clone(&consumer));
         spawn("outbox-kafka-member", move || {
             member::run(&runs, polled);
-            // Nobody waits where the deliveries were dropped.
+            // The deliveries may have been dropped: then no caller waits.
             let _ = leaves.send(());
         })?;
         let (watched, own) = (Arc::clone(&member), Arc::downgrade(&consumer));
@@ -63,7 +63,7 @@ impl KafkaDeliveries {
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), TransportError> {
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
     spawned.map(drop).map_err(|error| {
-        TransportError::new(TransportErrorKind::Other, "subscribe", "no thread for the member")
+        TransportError::new(TransportErrorKind::Other, "subscribe", "could not start the consumer's thread")
             .with_source(error)
     })
 }
@@ -74,7 +74,7 @@ async fn finish(commit: &mut Option<JoinHandle<Result<(), TransportError>>>) -> 
     let committed = task.await;
     *commit = None;
     committed.map_err(|error| {
-        TransportError::new(TransportErrorKind::Other, "acknowledge", "the commit was broken off")
+        TransportError::new(TransportErrorKind::Other, "acknowledge", "the commit of offsets was interrupted")
             .with_source(error)
     })?
 }

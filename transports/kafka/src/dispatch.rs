@@ -205,7 +205,7 @@ impl Dispatch {
     /// Keeps an error for the next call of [`take`](Self::take), unless it is over by then.
     /// `until_a_record`: that is when one comes, of whichever partition.
     pub(crate) fn fail(&mut self, problem: TransportError, until_a_record: bool) {
-        // What nobody gets over by waiting may be said by the client but once.
+        // The client may report an error that does not pass by waiting only once.
         if self.problem.as_ref().is_none_or(|(last, _)| last.is_retryable()) {
             self.problem = Some((problem, until_a_record));
         }

@@ -49,7 +49,8 @@ fn a_log_that_begins_anew_is_another_ownership() {
     assert!(!dispatch.is_busy(&[unit(0)]));
 }
 
-/// The client goes on behind what is left of the log: of that, what is not finished has to come again.
+/// The client goes on behind what is left of the log: of that, what is not finished has to come
+/// again.
 #[test]
 fn a_log_that_was_cut_off_is_read_from_what_is_not_finished() {
     for (taken, finished, back) in [(3, 1, 996), (5, 5, 1_000), (0, 0, 995)] {

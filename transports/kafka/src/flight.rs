@@ -1,4 +1,5 @@
-//! Messages that were handed to the client together, and what was heard of each: a slot for each message, no future for each.
+//! Messages that were handed to the client together, and what was heard of each: a slot for each
+//! message, no future for each.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,8 +19,8 @@ pub(crate) enum Heard {
     Nothing,
     /// The broker has it, at an offset that it named.
     Acknowledged,
-    /// The client says that the broker has it, and the broker named no offset. Such a message can be lost: what is acknowledged in this
-    /// way was never seen to be in the log.
+    /// The client says that the broker has it, and the broker named no offset. Such a message can
+    /// be lost: what is acknowledged in this way was never seen to be in the log.
     WithoutOffset,
     /// Not delivered, as far as the code tells.
     Failed(RDKafkaErrorCode),
@@ -81,7 +82,8 @@ impl Flight {
         self.indices.len()
     }
 
-    /// The messages are about to be handed over, from the first one on. `number`: that of the flight among those under way.
+    /// The messages are about to be handed over, from the first one on. `number`: that of the
+    /// flight among those under way.
     pub(crate) fn sending(&self, number: u64) {
         let mut slots = self.slots();
         slots.under_way = Some(number);
@@ -89,7 +91,8 @@ impl Flight {
         slots.heard.fill(Heard::Nothing);
     }
 
-    /// So many messages were handed over, or refused, and no more will be. Says whether all of those have been reported.
+    /// So many messages were handed over, or refused, and no more will be. Says whether all of
+    /// those have been reported.
     pub(crate) fn handed_over(&self, count: usize) -> bool {
         let mut slots = self.slots();
         let left = slots.heard.get_mut(count..).unwrap_or_default();
@@ -104,8 +107,8 @@ impl Flight {
         is_done
     }
 
-    /// Something was heard of the message in this slot. Only the first report of a slot counts. Says whether it was the last one that was
-    /// waited for.
+    /// Something was heard of the message in this slot. Only the first report of a slot counts.
+    /// Says whether it was the last one that was waited for.
     pub(crate) fn heard(&self, slot: usize, what: Heard) -> bool {
         let mut slots = self.slots();
         let counts = slots.heard.get(slot) == Some(&Heard::Nothing);
@@ -114,19 +117,21 @@ impl Flight {
             slots.open -= 1;
         }
         let is_done = slots.is_done();
-        // One permit is kept while nobody waits.
+        // One permit is kept while no task waits.
         if is_done {
             self.done.notify_one();
         }
         counts && is_done
     }
 
-    /// Returns true if everything that was handed over has been reported, and nothing is still to be.
+    /// Returns true if everything that was handed over has been reported, and nothing is still to
+    /// be.
     pub(crate) fn is_done(&self) -> bool {
         self.slots().is_done()
     }
 
-    /// Waits until everything that was handed over has been reported. For one waiter; dropping it loses nothing.
+    /// Waits until everything that was handed over has been reported. For one waiter; dropping it
+    /// loses nothing.
     pub(crate) async fn done(&self) {
         while !self.is_done() {
             self.done.notified().await;
@@ -178,7 +183,8 @@ pub(crate) struct Ticket(pub(crate) usize);
 
 impl Ticket {
     const SLOT_BITS: u32 = usize::BITS / 2;
-    /// The most messages that a flight may have: 65,536 where addresses have 32 bits, more than there is memory for elsewhere.
+    /// The most messages that a flight may have: 65,536 where addresses have 32 bits, more than
+    /// there is memory for elsewhere.
     pub(crate) const MAX_SLOTS: usize = 1 << Self::SLOT_BITS;
 
     const fn new(flight: usize, slot: usize) -> Self {
@@ -217,7 +223,8 @@ impl Flights {
         flight.sending(number);
     }
 
-    /// So many messages of a flight were handed over, or refused, and no more will be. Says whether all of those have been reported.
+    /// So many messages of a flight were handed over, or refused, and no more will be. Says whether
+    /// all of those have been reported.
     pub(crate) fn handed_over(&self, flight: &Flight, count: usize) -> bool {
         let is_done = flight.handed_over(count);
         if is_done {
@@ -226,7 +233,8 @@ impl Flights {
         is_done
     }
 
-    /// Returns what stands before the next answer of each partition to which something is under way.
+    /// Returns what stands before the next answer of each partition to which something is under
+    /// way.
     pub(crate) fn ahead(&self) -> BTreeMap<Partition, Ahead> {
         self.table().under_way.ahead()
     }
@@ -236,7 +244,8 @@ impl Flights {
         Ticket::new(flight, slot)
     }
 
-    /// Something was heard of a message. Gives its flight, where it was the last one that was waited for.
+    /// Something was heard of a message. Gives its flight, where it was the last one that was
+    /// waited for.
     pub(crate) fn heard(&self, ticket: Ticket, what: Heard) -> Option<Arc<Flight>> {
         let flight = self.table().flights.get(&ticket.flight()).map(Arc::clone)?;
         let is_done = flight.heard(ticket.slot(), what);

@@ -1,8 +1,9 @@
 //! A producer that leaves no gap: what follows a message that failed does not go out by it.
 //!
-//! Idempotence alone does not do that: after a message fails for good, librdkafka starts a new epoch and sends the rest, later messages of
-//! the same key among them. `enable.gapless.guarantee` makes such a failure fatal; but a producer that failed once may also hold back
-//! everything else without a word. So this one is closed at its first failure, and another takes its place.
+//! Idempotence alone does not do that: after a message fails for good, librdkafka starts a new
+//! epoch and sends the rest, later messages of the same key among them. `enable.gapless.guarantee`
+//! makes such a failure fatal; but a producer that failed once may also hold back everything else
+//! without a word. So this one is closed at its first failure, and another takes its place.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap};
@@ -27,11 +28,13 @@ use crate::record::Record;
 use crate::send_queue::{HandedOver, Parcel, SendQueue};
 use crate::under_way::Ahead;
 
-/// Time for which a partition counts as one whose broker knows this producer, after its last acknowledgement. Brokers forget an idle producer
-/// after `producer.id.expiration.ms`: a day by default, and no sensible setting is below this.
+/// Time for which a partition counts as one whose broker knows this producer, after its last
+/// acknowledgement. Brokers forget an idle producer after `producer.id.expiration.ms`: a day by
+/// default, and no sensible setting is below this.
 const WARM: Duration = Duration::from_secs(600);
 
-/// Interval at which the thread of a producer looks whether it shall end. Reports do not wait for it.
+/// Interval at which the thread of a producer looks whether it shall end. Reports do not wait for
+/// it.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A partition of a topic.
@@ -56,8 +59,8 @@ struct Reports {
     client: OnceLock<Weak<BaseProducer<Self>>>,
 }
 
-/// Open until the first failure. Held while messages are handed over, so that none is after a purge: it would go out without
-/// the purged ones before it.
+/// Open until the first failure. Held while messages are handed over, so that none is after a
+/// purge: it would go out without the purged ones before it.
 #[derive(Debug)]
 struct Gate {
     /// Whose turn it is on each partition. None: closed.
@@ -200,7 +203,7 @@ impl Gapless {
         let polled = (Arc::clone(&client), Arc::clone(&over));
         let thread = std::thread::Builder::new().name("outbox-kafka-reports".to_owned());
         thread.spawn(move || poll(&polled.0, &polled.1)).map_err(|error| {
-            TransportError::new(TransportErrorKind::Other, "build", "no thread for the client")
+            TransportError::new(TransportErrorKind::Other, "build", "could not start the producer's thread")
                 .with_source(error)
         })?;
         Ok(Self { client, warm: Mutex::default(), leads: Mutex::default(), over })
@@ -220,7 +223,8 @@ impl Gapless {
         self.reports().events.last()
     }
 
-    /// Waits until something is wrong with its connections that nobody mends by waiting, and no broker has answered for a moment.
+    /// Waits until something is wrong with its connections that does not pass by waiting, and no
+    /// broker has answered for a moment.
     pub(crate) async fn lasting_trouble(&self) -> ConnectionError {
         self.reports().events.lasting().await
     }
@@ -230,14 +234,16 @@ impl Gapless {
         self.reports().events.clear();
     }
 
-    /// Why the broker lets this client do nothing at all, if that is how it ended. A client that ended stays so, whatever is granted later.
+    /// Why the broker lets this client do nothing at all, if that is how it ended. A client that
+    /// ended stays so, whatever is granted later.
     pub(crate) fn refused(&self) -> Option<ConnectionError> {
         let (code, words) = self.client.client().fatal_error()?;
         Some(ConnectionError { code, words }).filter(ConnectionError::is_refusal)
     }
 
-    /// Sends messages of one partition, in order, up to the first that is refused: at once, or when those of the same partition that are under
-    /// way are reported. Nothing is handed over once the producer is closed.
+    /// Sends messages of one partition, in order, up to the first that is refused: at once, or when
+    /// those of the same partition that are under way are reported. Nothing is handed over once the
+    /// producer is closed.
     pub(crate) fn send(&self, records: &[&Record], flight: &Arc<Flight>) -> Sent<'_> {
         let reports = self.reports();
         let number = reports.flights.add(flight);
@@ -264,7 +270,8 @@ impl Gapless {
         sent
     }
 
-    /// Returns what stands before the next answer of each partition to which something is under way.
+    /// Returns what stands before the next answer of each partition to which something is under
+    /// way.
     pub(crate) fn ahead(&self) -> BTreeMap<Partition, Ahead> {
         self.reports().flights.ahead()
     }
@@ -296,7 +303,8 @@ impl Gapless {
         self.client.purge(PurgeConfig::default().queue().inflight());
     }
 
-    /// Returns true if the broker of a partition knows this producer: it has lately acknowledged something, with an offset.
+    /// Returns true if the broker of a partition knows this producer: it has lately acknowledged
+    /// something, with an offset.
     pub(crate) fn is_warm(&self, partition: &Partition) -> bool {
         self.warm().get(partition).is_some_and(|since| since.elapsed() < WARM)
     }
@@ -353,7 +361,8 @@ impl Drop for Sent<'_> {
     }
 }
 
-/// The thread of a producer: passes reports on as they come. The client ends here, as its end blocks for a while.
+/// The thread of a producer: passes reports on as they come. The client ends here, as its end
+/// blocks for a while.
 fn poll(client: &Arc<BaseProducer<Reports>>, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         client.poll(LOOK);

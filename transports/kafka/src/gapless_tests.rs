@@ -1,4 +1,5 @@
-//! Messages that a producer keeps back once something has failed, on librdkafka's mock of a cluster.
+//! Messages that a producer keeps back once something has failed, on librdkafka's mock of a
+//! cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +67,7 @@ impl Subject {
     }
 }
 
-/// The broker says that it had such a message long before: nobody knows whether it has this one.
+/// The broker says that it had such a message long before: it is unknown whether it has this one.
 #[tokio::test]
 async fn behind_a_message_without_an_offset_nothing_is_handed_over() {
     let subject = Subject::new().await;

@@ -1,4 +1,5 @@
-//! Limits of topics: the size of a batch, and whether a record needs a key. Known ahead, a message that its topic rejects is never sent.
+//! Limits of topics: the size of a batch, and whether a record needs a key. Known ahead, a message
+//! that its topic rejects is never sent.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,11 +19,13 @@ const FRESH: Duration = Duration::from_secs(300);
 const SURE: Duration = Duration::from_secs(2);
 /// Time limit for the broker to tell.
 const ANSWER: Duration = Duration::from_secs(2);
-/// The fewest bytes of a record batch with one record that are neither key, value nor header: 61 of the batch, 8 of the record.
+/// The fewest bytes of a record batch with one record that are neither key, value nor header: 61 of
+/// the batch, 8 of the record.
 const FRAME: usize = 69;
 /// The same of a header.
 const HEADER: usize = 2;
-/// Maximum size of the attributes of CloudEvents, but for the source and what the message counts itself.
+/// Maximum size of the attributes of CloudEvents, but for the source and what the message counts
+/// itself.
 const ATTRIBUTES: usize = 512;
 
 /// Limits of a topic.
@@ -40,7 +43,7 @@ impl Limits {
         let topic = &message.topic;
         if self.needs_key && message.key.is_none() {
             let words =
-                format!("{topic} is compacted and takes no record without a key: give the message one");
+                format!("{topic} is compacted and accepts no record without a key: give the message one");
             return Some(Failure::new("not-valid", words));
         }
         // What it has compressed, the client alone knows.
@@ -51,7 +54,7 @@ impl Limits {
         (bytes > self.batch_bytes).then(|| {
             let limit = self.batch_bytes;
             let words = format!(
-                "at least {bytes} bytes as a record, and {topic} takes {limit}: raise its max.message.bytes, or send a reference"
+                "at least {bytes} bytes as a record, over the {limit} of {topic}: raise its max.message.bytes, or send a reference"
             );
             Failure::new("message-too-large", words)
         })
@@ -70,7 +73,8 @@ fn least_bytes(message: &Message, source: &str) -> usize {
     bytes
 }
 
-/// Known limits of topics. None: the broker does not tell, mostly as the right to ask (`DescribeConfigs`) is missing.
+/// Known limits of topics. None: the broker does not tell, mostly as the right to ask
+/// (`DescribeConfigs`) is missing.
 type Known = HashMap<Topic, (Option<Limits>, Instant)>;
 
 /// Asks the broker what topics take.
@@ -94,7 +98,8 @@ impl TopicLimits {
         self.known().get(topic)?.0
     }
 
-    /// A topic takes less than it said: it is asked again. One that tells nothing is not asked more often for that.
+    /// A topic takes less than it said: it is asked again. One that tells nothing is not asked more
+    /// often for that.
     pub(crate) fn forget(&self, topic: &Topic) {
         let mut known = self.known();
         if known.get(topic).is_some_and(|(limits, _)| limits.is_some()) {

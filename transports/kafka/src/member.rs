@@ -87,7 +87,7 @@ impl Member {
     /// An error may be of a single topic: of one that it names, or of any.
     fn doubt(&self, error: &ConsumerError) {
         let ConsumerError { code, words } = error;
-        tracing::debug!(%code, words, "an error that may be of a single topic; looking at them");
+        tracing::debug!(%code, words, "an error that may concern a single topic; checking each topic");
         let named = |topic: &&Topic| {
             words.contains(&format!(" topic {topic} [")) || words.contains(&format!(": {topic}: "))
         };
@@ -174,7 +174,7 @@ impl Member {
         }
         for (topic, offsets) in ill {
             if let Err(error) = self.commit_offsets(consumer, &offsets) {
-                tracing::debug!(%topic, %error, "what is finished of a topic with a problem is not committed");
+                tracing::debug!(%topic, %error, "offsets of a topic with a problem could not be committed");
             }
         }
         committed
@@ -238,7 +238,7 @@ impl ConsumerContext for MemberContext {
         if !consumer.assignment_lost()
             && let Err(error) = member.commit_once(consumer)
         {
-            tracing::warn!(%error, "what was finished was not committed before partitions moved; it comes again");
+            tracing::warn!(%error, "offsets were not committed before a rebalance; finished messages are delivered again");
         }
         member.dispatch().revoke(&units);
         member.wake.notify_one();
@@ -249,7 +249,7 @@ impl ConsumerContext for MemberContext {
         let member = &self.0;
         // A partition that was stopped when it was last this member's still is, for the client.
         if let Err(error) = consumer.resume(partitions) {
-            tracing::warn!(%error, "partitions that came back may stand still");
+            tracing::warn!(%error, "partitions that were assigned again may be stuck");
         }
         let units = member.units(partitions);
         let mut dispatch = member.dispatch();
@@ -270,7 +270,7 @@ pub(crate) fn commit(member: &Member, consumer: &BaseConsumer<MemberContext>) ->
         };
         // A rebalance is under way, or the broker is away. Partitions that are taken away meanwhile are not committed any more.
         if start.elapsed() > COMMIT || member.is_leaving() {
-            let words = "the broker did not take the offsets; what they stand for may come again";
+            let words = "committing offsets failed; finished messages may be delivered again";
             let error =
                 TransportError::new(TransportErrorKind::Unavailable, "acknowledge", words).with_source(error);
             return Err(error);
@@ -337,13 +337,12 @@ fn push(member: &Member, consumer: &BaseConsumer<MemberContext>, record: &Borrow
 
 /// Seeks back to what the log of a partition still has and is not finished. By itself the client goes on at the cut, and the next commit would pass the rest.
 fn go_back(member: &Member, consumer: &BaseConsumer<MemberContext>, unit: &Unit, offset: i64) {
-    tracing::warn!(topic = %unit.topic, partition = unit.number, offset, "the log was cut off; what is not finished of it is read again");
+    tracing::warn!(topic = %unit.topic, partition = unit.number, offset, "the log of a partition was truncated; its unfinished messages are read again");
     // Not waited for: from now on nothing comes that was fetched before.
     let sought = consumer.seek(unit.topic.as_str(), number(unit), Offset::Offset(offset), Duration::ZERO);
     if let Err(error) = sought {
         // Going on would leave it out.
-        let words =
-            "the log of a partition was cut off, and the client does not read it again; subscribe again";
+        let words = "the log of a partition was truncated, and the client can't seek back; subscribe again";
         let error = TransportError::new(TransportErrorKind::Other, "next", words).with_source(error);
         member.give_up(error);
     }
@@ -364,7 +363,7 @@ fn steer(consumer: &BaseConsumer<MemberContext>, flow: &[Flow]) {
     let stopped = if stop.count() > 0 { consumer.pause(&stop) } else { Ok(()) };
     let going = if go.count() > 0 { consumer.resume(&go) } else { Ok(()) };
     if let Err(error) = stopped.and(going) {
-        tracing::warn!(%error, "the client did not stop or go on with partitions");
+        tracing::warn!(%error, "could not pause or resume partitions");
     }
 }
 
@@ -385,6 +384,6 @@ fn fail(member: &Member, consumer: &BaseConsumer<MemberContext>, error: &KafkaEr
             member.dispatch().fail(problem, consumer_error.is_over_with_a_record());
             member.wake.notify_one();
         }
-        None => tracing::debug!(%error, "the client mends this by itself"),
+        None => tracing::debug!(%error, "transient error; librdkafka retries by itself"),
     }
 }

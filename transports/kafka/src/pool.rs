@@ -1,4 +1,5 @@
-//! The producer that is in use, and a spare: a new one needs up to a second until it can send, one that was made ahead does not.
+//! The producer that is in use, and a spare: a new one needs up to a second until it can send, one
+//! that was made ahead does not.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -58,7 +59,8 @@ impl Pool {
         Ok(seats.current.as_ref().map(Arc::clone))
     }
 
-    /// Retires a producer: it takes nothing more, what it has is given up and reported, and another takes its place. Repeat: harmless.
+    /// Retires a producer: it takes nothing more, what it has is given up and reported, and another
+    /// takes its place. Repeat: harmless.
     pub(crate) fn retire(self: &Arc<Self>, producer: &Arc<Gapless>) {
         producer.close();
         {
@@ -96,7 +98,9 @@ impl Pool {
                     seats.spare = Some(Arc::new(spare));
                 }
             }
-            Err(error) => tracing::warn!(%error, "no spare producer; one is made when it is needed"),
+            Err(error) => {
+                tracing::warn!(%error, "could not create a spare producer; one is created when it is needed")
+            }
         }
     }
 

@@ -1,5 +1,6 @@
-//! Which producer a topic goes by. A message that is rejected takes its producer with it, and all that is under way there is sent again: so topics
-//! that reject, or that take no batches of the common size, go by producers of their own.
+//! Which producer a topic goes by. A message that is rejected takes its producer with it, and all
+//! that is under way there is sent again: so topics that reject, or that take no batches of the
+//! common size, go by producers of their own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -15,9 +16,11 @@ use crate::pool::Pool;
 const APART: Duration = Duration::from_secs(600);
 /// Number of pools of producers that the rejecting topics share.
 const POOLS: u64 = 4;
-/// From so many rejections in a row on, the messages of a topic are sent alone: a batch of them would be rejected too, and cost a producer.
+/// From so many rejections in a row on, the messages of a topic are sent alone: a batch of them
+/// would be rejected too, and cost a producer.
 const STREAK: u32 = 3;
-/// Maximum number of topics that are remembered to have rejected something, before those are forgotten that have not lately.
+/// Maximum number of topics that are remembered to have rejected something, before those are
+/// forgotten that have not lately.
 const MAX_TOPICS: usize = 1_000;
 
 /// Producers that are not the common ones.
@@ -70,7 +73,8 @@ impl Pools {
         self.rejections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The pool that a topic goes by. `batch_bytes`: the most that it takes in a batch, if that is known.
+    /// The pool that a topic goes by. `batch_bytes`: the most that it takes in a batch, if that is
+    /// known.
     ///
     /// # Errors
     ///

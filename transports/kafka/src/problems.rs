@@ -1,11 +1,13 @@
-//! Problems of single topics and partitions of a member, and topics in doubt. A machine without waiting.
+//! Problems of single topics and partitions of a member, and topics in doubt. A machine without
+//! waiting.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use outbox_contract::Topic;
 use outbox_contract::backend::Problem;
 
-/// Number of looks at a topic behind an error that may be of it: the broker that was asked may learn of the cause later than the one that told.
+/// Number of looks at a topic behind an error that may be of it: the broker that was asked may
+/// learn of the cause later than the one that told.
 const LOOKS: u8 = 2;
 
 /// A partition of a topic, or all of it, and what is wrong with it.

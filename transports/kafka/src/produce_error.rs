@@ -9,8 +9,8 @@ use crate::flight::Heard;
 /// ProduceError of an error code for a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProduceError {
-    /// The broker may not want this message; or another one in the same record batch, which is taken or rejected as a whole. Only a
-    /// message that was sent alone knows.
+    /// The broker may not want this message; or another one in the same record batch, which is
+    /// taken or rejected as a whole. Only a message that was sent alone knows.
     MayBeRejected(Failure),
     /// Its topic, or all of the broker, is not to be had.
     Unavailable(Unavailable, Failure),
@@ -21,7 +21,7 @@ pub(crate) enum ProduceError {
 /// Returns the meaning of a code. The words name the topic.
 pub(crate) fn meaning(code: Code, topic: &str) -> ProduceError {
     let failure = |class, words: String| Failure::new(class, words);
-    let said = || format!("the broker said {code}");
+    let said = || format!("the broker answered {code}");
     match code {
         Code::MessageSizeTooLarge => ProduceError::MayBeRejected(failure(
             "message-too-large",
@@ -30,7 +30,7 @@ pub(crate) fn meaning(code: Code, topic: &str) -> ProduceError {
         Code::InvalidRecord | Code::InvalidTimestamp | Code::PolicyViolation | Code::InvalidMessageSize => {
             ProduceError::MayBeRejected(failure(
                 "not-valid",
-                format!("{topic} does not take this message: {}", said()),
+                format!("the broker rejected this message for {topic}: {}", said()),
             ))
         }
         Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition | Code::InvalidTopic => {
@@ -39,8 +39,8 @@ pub(crate) fn meaning(code: Code, topic: &str) -> ProduceError {
         Code::TopicAuthorizationFailed => ProduceError::Unavailable(
             Unavailable::Topic,
             failure(
-                "not-authorised",
-                format!("not authorised to write to {topic}: grant Write and Describe on it"),
+                "not-authorized",
+                format!("not authorized to write to {topic}: grant Write and Describe on it"),
             ),
         ),
         Code::NotEnoughReplicas | Code::NotEnoughReplicasAfterAppend | Code::ISRInsufficient => {
@@ -51,7 +51,10 @@ pub(crate) fn meaning(code: Code, topic: &str) -> ProduceError {
         }
         Code::AllBrokersDown | Code::Resolve => ProduceError::Unavailable(
             Unavailable::Route,
-            failure("broker-unavailable", format!("no broker can be reached: {code}")),
+            failure(
+                "broker-unavailable",
+                format!("no broker can be reached ({code}); check the addresses, and that the brokers run"),
+            ),
         ),
         code => ProduceError::Unknown(failure("unconfirmed", format!("not confirmed: {code}"))),
     }
@@ -60,23 +63,21 @@ pub(crate) fn meaning(code: Code, topic: &str) -> ProduceError {
 /// A user that may do nothing.
 pub(crate) fn refused(why: &str) -> Failure {
     let words = format!(
-        "the broker refuses this user: {why}; look at its credentials, and grant Write on its topics"
+        "authentication or authorization failed: {why}; check the credentials, and grant Write on the topics"
     );
-    Failure::new("not-authorised", words)
+    Failure::new("not-authorized", words)
 }
 
 /// A topic that is not there.
 pub(crate) fn missing(topic: &str) -> Failure {
-    Failure::new("topic-missing", format!("the topic {topic} is not on the broker: create it"))
+    Failure::new("topic-missing", format!("the topic {topic} does not exist; create it"))
 }
 
 /// Too few replicas are in step.
 pub(crate) fn not_enough_replicas(topic: &str) -> Failure {
     Failure::new(
         "not-enough-replicas",
-        format!(
-            "fewer replicas of {topic} are in step than its min.insync.replicas asks for: look at its brokers"
-        ),
+        format!("fewer replicas of {topic} are in sync than its min.insync.replicas; check its brokers"),
     )
 }
 
@@ -87,8 +88,7 @@ pub(crate) const fn is_silence(heard: Heard) -> bool {
 
 /// Failure of a message that waited for others of its partition, of which nothing was heard.
 pub(crate) fn behind_silence(partition: i32, topic: &str) -> Failure {
-    let words =
-        format!("partition {partition} of {topic} does not answer: nothing was heard of what went ahead");
+    let words = format!("partition {partition} of {topic} does not answer: earlier messages are unconfirmed");
     Failure::new("unconfirmed", words)
 }
 
@@ -100,11 +100,11 @@ pub(crate) fn first_of(heard: Heard, topic: &str) -> Result<Outcome, ProduceErro
         Heard::NotSent => Ok(Outcome::Blocked),
         Heard::Nothing => Err(ProduceError::Unknown(Failure::new(
             "unconfirmed",
-            "handed over, and nothing was heard of it in time",
+            "timeout: sent, and not confirmed in time",
         ))),
         Heard::WithoutOffset => Err(ProduceError::Unknown(Failure::new(
             "unconfirmed",
-            "the broker named no offset: it may have lost it",
+            "the broker confirmed without an offset, so the message may be lost",
         ))),
         Heard::Failed(code) => Err(meaning(code, topic)),
     }

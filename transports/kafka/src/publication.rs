@@ -1,7 +1,8 @@
 //! One batch on its way: what can be sent, and what is said of it.
 //!
-//! Promises: of the messages of a key, what arrives is a prefix; a message is reported delivered when the broker acknowledged it with an
-//! offset, at once where other partitions are slower; nothing of a batch is handed over after its future was dropped or it was given up.
+//! Promises: of the messages of a key, what arrives is a prefix; a message is reported delivered
+//! when the broker acknowledged it with an offset, at once where other partitions are slower;
+//! nothing of a batch is handed over after its future was dropped or it was given up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -83,7 +84,8 @@ fn parts(shared: &SharedTransport, entries: Vec<Entry>) -> Result<Vec<Share>, Tr
     Ok(parts)
 }
 
-/// Part of a batch that goes out by one pool of producers. Another part has no message of the same topic.
+/// Part of a batch that goes out by one pool of producers. Another part has no message of the same
+/// topic.
 struct Part<'a> {
     shared: &'a SharedTransport,
     pool: Arc<Pool>,
@@ -122,7 +124,8 @@ impl Part<'_> {
     }
 }
 
-/// Finds out which messages can be sent, and to which partition. What is said of the others is reported.
+/// Finds out which messages can be sent, and to which partition. What is said of the others is
+/// reported.
 async fn prepare(
     shared: &SharedTransport,
     batch: &PublishBatch,
@@ -190,7 +193,8 @@ struct Judge<'a> {
     whole: bool,
     heard: &'a [Heard],
     quiet: Quiet<'a>,
-    /// Why the broker let the producer do nothing: then nothing else is the matter with what it did not deliver.
+    /// Why the broker let the producer do nothing: then nothing else is the matter with what it did
+    /// not deliver.
     refused: Option<Failure>,
     outcomes: &'a Outcomes,
 }
@@ -277,8 +281,8 @@ impl Judge<'_> {
         self.outcomes.report(entry.index, Outcome::Unavailable(what, failure));
     }
 
-    /// Sends messages of a key alone, each after the last was delivered: only so can the broker's no be put to one of them, as it
-    /// rejects a record batch as a whole.
+    /// Sends messages of a key alone, each after the last was delivered: only so can the broker's
+    /// no be put to one of them, as it rejects a record batch as a whole.
     async fn one_by_one(&self, entries: &[&Entry]) {
         let mut stopped = false;
         for entry in entries {
@@ -307,7 +311,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Asks why nothing was heard, once for each topic: a topic without enough replicas, or a broker that is away, says nothing by itself.
+    /// Asks why nothing was heard, once for each topic: a topic without enough replicas, or a
+    /// broker that is away, says nothing by itself.
     async fn diagnose(&self, unknown: Vec<(&Entry, Failure)>) {
         let late = !self.quiet.silent.is_empty() || Instant::now() >= self.quiet.deadline;
         let mut found: BTreeMap<&Topic, Option<Absent>> = BTreeMap::new();

@@ -1,8 +1,9 @@
 //! Timeout of a batch: time for which its partitions are waited for. Pure.
 //!
-//! A batch that is given up is sent again, and with it all that is under way on the same producer: a broker that is slow, or that holds a client back by
-//! a quota, would have everything to carry twice. So a partition is waited for while it comes nearer to its next answer. What hangs is not, whatever
-//! goes on beside it.
+//! A batch that is given up is sent again, and with it all that is under way on the same producer:
+//! a broker that is slow, or that holds a client back by a quota, would have everything to carry
+//! twice. So a partition is waited for while it comes nearer to its next answer. What hangs is not,
+//! whatever goes on beside it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +15,8 @@ use crate::under_way::Ahead;
 
 /// Number of looks at a batch in its time.
 const LOOKS: u32 = 10;
-/// After so many looks without progress a partition is given up. The rest of the time is for finding out why.
+/// After so many looks without progress a partition is given up. The rest of the time is for
+/// finding out why.
 const QUIET: u32 = 7;
 
 /// Progress of the partitions of a batch.
@@ -49,7 +51,8 @@ impl<'c> PublishTimeout<'c> {
         self.began + self.every()
     }
 
-    /// Looks at the partitions that are not answered. `ahead`: what stands before the next answer of each, where anything was handed over.
+    /// Looks at the partitions that are not answered. `ahead`: what stands before the next answer
+    /// of each, where anything was handed over.
     pub(crate) fn look(
         &mut self,
         open: impl IntoIterator<Item = &'c Partition>,

@@ -1,6 +1,7 @@
 //! Security of connections: TLS, certificates, passwords.
 //!
-//! Promises: nothing secret is printed; what librdkafka was not built with is refused before anything is connected, with the feature that adds it.
+//! Promises: nothing secret is printed; what librdkafka was not built with is refused before
+//! anything is connected, with the feature that adds it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,9 +12,11 @@ use std::fmt;
 pub enum Mechanism {
     /// As it is: without TLS, everybody on the way can read it.
     Plain,
-    /// Proved and not sent (SCRAM), with SHA-256. Needs the feature `tls`, also where no TLS is spoken.
+    /// Proved and not sent (SCRAM), with SHA-256. Needs the feature `tls`, also where no TLS is
+    /// spoken.
     ScramSha256,
-    /// Proved and not sent (SCRAM), with SHA-512. Needs the feature `tls`, also where no TLS is spoken.
+    /// Proved and not sent (SCRAM), with SHA-512. Needs the feature `tls`, also where no TLS is
+    /// spoken.
     ScramSha512,
 }
 
@@ -125,14 +128,15 @@ impl Security {
         all
     }
 
-    /// Returns what is wrong with it beside these properties, for a librdkafka that was built with what this list of names says.
+    /// Returns what is wrong with it beside these properties, for a librdkafka that was built with
+    /// what this list of names says.
     pub(crate) fn problem(&self, properties: &BTreeMap<String, String>, built_with: &str) -> Option<String> {
         let ours = self.properties();
         let twice =
             properties.keys().find(|name| ours.iter().any(|(of_ours, _)| same(of_ours) == same(name)));
         if let Some(name) = twice {
             return Some(format!(
-                "the property {name} is what tls, authorities, identity or credentials say too: leave one of them out"
+                "the property {name} is also set by tls, authorities, identity or credentials: remove one of them"
             ));
         }
         let given = properties.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -142,7 +146,7 @@ impl Security {
             let part = PARTS.iter().find(|part| (part.wanted)(name, &value) && !is_built(part))?;
             let what = part.what;
             Some(format!(
-                "{name} asks for {what}, which librdkafka was built without: switch on the feature `tls` of outbox-transport-kafka \
+                "{name} needs {what}, which librdkafka was built without: enable the feature `tls` of outbox-transport-kafka \
                  (`kafka-tls` of outbox)"
             ))
         })

@@ -1,8 +1,11 @@
-//! Whose turn it is on each partition: what the client has of it, and what waits here until that is confirmed.
+//! Whose turn it is on each partition: what the client has of it, and what waits here until that is
+//! confirmed.
 //!
-//! The client sends nothing more to a partition while five messages of it are under way (it counts messages, not requests). What it was given by
-//! then and has lingered over, its thread looks at again and again without a pause, until the answer is there: measured, most of the
-//! processor time of a relay on a busy machine. So no more than one round's worth is given to it, and what waits here goes out together.
+//! The client sends nothing more to a partition while five messages of it are under way (it counts
+//! messages, not requests). What it was given by then and has lingered over, its thread looks at
+//! again and again without a pause, until the answer is there: measured, most of the processor time
+//! of a relay on a busy machine. So no more than one round's worth is given to it, and what waits
+//! here goes out together.
 //!
 //! Nothing in here waits or calls: the lock around it is the gate of the producer.
 
@@ -54,13 +57,14 @@ pub(crate) struct Parcel {
 }
 
 impl SendQueue {
-    /// `max_bytes`: how much is given to the client in one turn, about; a flight that has more goes whole.
+    /// `max_bytes`: how much is given to the client in one turn, about; a flight that has more goes
+    /// whole.
     pub(crate) fn new(max_bytes: usize) -> Self {
         Self { partitions: HashMap::new(), max_bytes }
     }
 
-    /// Returns true if so many messages of this partition may be handed over now; then they count as handed over. Else they are to
-    /// [`wait`](Self::wait).
+    /// Returns true if so many messages of this partition may be handed over now; then they count
+    /// as handed over. Else they are to [`wait`](Self::wait).
     pub(crate) fn take(&mut self, partition: &Partition, messages: usize) -> bool {
         let line = self.line(partition);
         let free = line.at_client < FULL && line.waiting.is_empty();
@@ -80,8 +84,9 @@ impl SendQueue {
         self.partitions.entry(partition.clone()).or_default()
     }
 
-    /// So many messages of this partition are reported: hands over what waits, as long as there is room. What is reported while it is handed over
-    /// makes room as well: nobody else would say so. Says whether the client refused something; behind that nothing is handed over.
+    /// So many messages of this partition are reported: hands over what waits, as long as there is
+    /// room. What is reported while it is handed over makes room as well, since no other event
+    /// does. Says whether the client refused something; behind that nothing is handed over.
     pub(crate) fn go_on(
         &mut self,
         partition: &Partition,

@@ -20,8 +20,8 @@ use crate::connection_error::{Cause, ConnectionError, kind_of};
 use crate::gapless::Gapless;
 use crate::produce_error::{ProduceError, meaning, missing, not_enough_replicas};
 
-/// Time for which a count of partitions is believed. As long as the Java client does (`metadata.max.age.ms`), so that both see added
-/// partitions at about the same time.
+/// Time for which a count of partitions is believed. As long as the Java client does
+/// (`metadata.max.age.ms`), so that both see added partitions at about the same time.
 const FRESH: Duration = Duration::from_secs(300);
 
 /// Time after which other brokers are asked too: a broker that is well answers within milliseconds.
@@ -92,7 +92,7 @@ impl Topics {
             Err(absent) => return Some(absent),
         };
         if described.leaderless {
-            let words = format!("a partition of {topic} has no leader: look at its brokers");
+            let words = format!("a partition of {topic} has no leader; check its brokers");
             return Some((Unavailable::Topic, Failure::new("no-leader", words)));
         }
         let needed = self.needed_in_step(topic, limit).await;
@@ -149,7 +149,8 @@ impl Topics {
         config
     }
 
-    /// Returns the number of replicas that must be in step before the broker takes anything. 1 where it does not say.
+    /// Returns the number of replicas that must be in step before the broker takes anything. 1
+    /// where it does not say.
     async fn needed_in_step(&self, topic: &Topic, limit: Duration) -> usize {
         let admin: Result<AdminClient<DefaultClientContext>, KafkaError> = self.config.admin().create();
         let Ok(admin) = admin else { return 1 };
@@ -165,16 +166,17 @@ impl Topics {
     }
 }
 
-/// Asks in a thread, since a client's question blocks to its end: nobody shall have to wait for that, not even the end of a program.
+/// Asks in a thread, since a client's question blocks to its end: no task must wait for that, not
+/// even the end of a program.
 async fn question(
     ask: impl FnOnce() -> Result<Described, Absent> + Send + 'static,
 ) -> Result<Described, Absent> {
     let not_asked = |why: &dyn std::fmt::Display| {
-        Err((Unavailable::Route, Failure::new("broker-unavailable", format!("not asked: {why}"))))
+        Err((Unavailable::Route, Failure::new("broker-unavailable", format!("not asked for: {why}"))))
     };
     let (tell, told) = oneshot::channel();
     let thread = std::thread::Builder::new().name("outbox-kafka-question".to_owned());
-    // Nobody waits where the answer is known to be none.
+    // The caller may have gone: then no task waits for the answer.
     match thread.spawn(move || drop(tell.send(ask()))) {
         Ok(_) => told.await.unwrap_or_else(|error| not_asked(&error)),
         Err(error) => not_asked(&error),
@@ -237,6 +239,6 @@ fn silent(error: &KafkaError) -> Absent {
 
 fn absent_by(trouble: &ConnectionError) -> Absent {
     let cause = trouble.cause();
-    let words = format!("{}; the client says: {}", cause.remedy(), trouble.words);
+    let words = format!("{}; librdkafka says: {}", cause.remedy(), trouble.words);
     (Unavailable::Route, Failure::new(cause.class(), words))
 }

@@ -83,7 +83,7 @@ impl SharedTransport {
             sent.done().await;
             flight.all().first().map_or(Heard::NotSent, |(_, heard)| *heard)
         };
-        // Given up while it waits for its turn, it was not sent; afterwards nobody knows.
+        // Given up while it waits for its turn, it was not sent; afterwards that is unknown.
         timeout_at(deadline.max(Instant::now() + LOOK), alone).await.unwrap_or(Heard::Nothing)
     }
 

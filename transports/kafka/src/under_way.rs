@@ -1,8 +1,11 @@
-//! Flights of a producer that are under way, in the order in which they were handed over: by it can be seen whether a partition comes nearer to its next answer. Pure.
+//! Flights of a producer that are under way, in the order in which they were handed over: by it can
+//! be seen whether a partition comes nearer to its next answer. Pure.
 //!
-//! The client serves partitions in an order of its own, and one after the other where the broker is slow: what came later may go first. So a flight waits
-//! for those that were handed over before it; and the oldest of all for those that were there when it became the oldest, a few times over.
-//! Everything that came after those says nothing of it: beside a partition that hangs, others may go on for ever.
+//! The client serves partitions in an order of its own, and one after the other where the broker is
+//! slow: what came later may go first. So a flight waits for those that were handed over before it;
+//! and the oldest of all for those that were there when it became the oldest, a few times over.
+//! Everything that came after those says nothing of it: beside a partition that hangs, others may
+//! go on for ever.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,8 +13,9 @@ use std::sync::Arc;
 use crate::flight::Flight;
 use crate::gapless::Partition;
 
-/// Number of times that all that is there may go in front of the oldest flight. The client takes about any partition next: of fifty, one in fifty is the last, and so
-/// it is that one in two thousand again in the next round. Where answers are quick, all rounds are over at once.
+/// Number of times that all that is there may go in front of the oldest flight. The client takes
+/// about any partition next: of fifty, one in fifty is the last, and so it is that one in two
+/// thousand again in the next round. Where answers are quick, all rounds are over at once.
 const ROUNDS: u32 = 3;
 
 /// Distance of a partition from its next answer. Another one than before: it has come nearer.
@@ -157,7 +161,8 @@ mod tests {
         }
     }
 
-    /// Others always have something under way too, and each goes in front a few times; then it counts no more.
+    /// Others always have something under way too, and each goes in front a few times; then it
+    /// counts no more.
     #[test]
     fn the_oldest_is_passed_a_few_times() {
         let mut under_way = UnderWay::default();

@@ -85,7 +85,7 @@ impl Probe {
         match config.create_with_context(Events::default()) {
             Ok(client) => Some(Self { client }),
             Err(error) => {
-                tracing::warn!(%error, "no client that looks at topics; it is tried again");
+                tracing::warn!(%error, "could not create the client that watches topics; will retry");
                 None
             }
         }
@@ -170,7 +170,7 @@ fn leaders(topic: &MetadataTopic) -> (Vec<Finding>, BTreeSet<i32>) {
         if partition.leader() >= 0 {
             led.insert(partition.id());
         } else {
-            let words = "the partition has no leader: look at the brokers that have its copies".to_owned();
+            let words = "the partition has no leader; check the brokers of its replicas".to_owned();
             findings.push((u32::try_from(partition.id()).ok(), words));
         }
     }

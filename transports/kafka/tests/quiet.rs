@@ -1,4 +1,5 @@
-//! Log where nothing is wrong: no warning. A program of its own, as it listens to all of its process.
+//! Log where nothing is wrong: no warning. A program of its own, as it listens to all of its
+//! process.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 

@@ -1,4 +1,5 @@
-//! TLS with a real broker: with a certificate of the client, with passwords, and everything that can be wrong with it.
+//! TLS with a real broker: with a certificate of the client, with passwords, and everything that
+//! can be wrong with it.
 
 #![cfg(feature = "tls")]
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
@@ -19,8 +20,9 @@ use pkcs8::{PrivateKeyInfo, SecretDocument};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use support::{PATIENCE, deliver, first_of_key, fresh_topic, log, numbered, publish, stored};
 
-/// Lets this program end only when no client does anything any more. Those that were dropped end in the background, and OpenSSL takes down what they
-/// use when the program ends: it crashed, with all tests passed.
+/// Lets this program end only when no client does anything any more. Those that were dropped end in
+/// the background, and OpenSSL takes down what they use when the program ends: it crashed, with all
+/// tests passed.
 struct Quiet;
 
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
@@ -52,7 +54,8 @@ fn has_clients() -> bool {
 
 /// For batches that must go through.
 const LONG: Duration = Duration::from_secs(60);
-/// For batches that can't, and whose reason must not need all of it to be found. What asks the broker about them goes on for as long in the background.
+/// For batches that can't, and whose reason must not need all of it to be found. What asks the
+/// broker about them goes on for as long in the background.
 const VERY_LONG: Duration = Duration::from_secs(60);
 
 /// A broker with TLS that asks clients for a certificate.
@@ -69,7 +72,7 @@ fn identity(server: &KafkaServer) -> (String, String) {
     (std::fs::read_to_string(certificate).unwrap(), std::fs::read_to_string(key).unwrap())
 }
 
-/// A certificate of an authority that nobody knows, its key, and the authority itself.
+/// A certificate of an unknown authority, its key, and the authority itself.
 fn stranger() -> (String, String, String) {
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -125,7 +128,8 @@ async fn messages_go_and_come_with_certificates_on_both_sides() {
     deliveries.close().await.unwrap();
 }
 
-/// Checks, publishes and subscribes, which all end with the same reason, and long before their time is over.
+/// Checks, publishes and subscribes, which all end with the same reason, and long before their time
+/// is over.
 async fn is_refused(
     builder: KafkaTransportBuilder,
     server: &KafkaServer,
@@ -229,14 +233,14 @@ async fn a_listener_with_tls_that_is_taken_for_one_without_and_the_other_way_rou
     let kind = TransportErrorKind::Unavailable;
     is_refused(KafkaTransport::builder(server.tls_url()), &server, kind, "tls", "(tls)").await;
     let without = KafkaTransport::builder(server.url()).authorities(authorities(&server));
-    is_refused(without, &server, kind, "tls", "is this a listener with TLS").await;
+    is_refused(without, &server, kind, "tls", "if this listener uses TLS").await;
 }
 
 /// Every way to show a password, with TLS; and SCRAM without, which needs no less of librdkafka.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_is_shown_in_every_way_and_a_wrong_one_is_refused() {
     let _quiet = Quiet::at_the_end();
-    let Some(server) = Kafka::newest().authorised().tls().shared().or_skip() else { return };
+    let Some(server) = Kafka::newest().authorized().tls().shared().or_skip() else { return };
     // Of the same name as one that may do everything.
     let (name, password) = Kafka::ADMIN;
     let made = {
@@ -280,7 +284,7 @@ async fn a_password_is_shown_in_every_way_and_a_wrong_one_is_refused() {
     for mechanism in [Mechanism::Plain, Mechanism::ScramSha512] {
         let wrong = with_tls.clone().credentials(mechanism, name, "not-the-secret");
         let kind = TransportErrorKind::NotPermitted;
-        is_refused(wrong.clone(), &server, kind, "not-authorised", "refuses these credentials").await;
+        is_refused(wrong.clone(), &server, kind, "not-authorized", "refuses these credentials").await;
         let error = wrong.build().unwrap().check().await.unwrap_err();
         assert!(!error.to_string().contains("not-the-secret"), "{error}");
     }

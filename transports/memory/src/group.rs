@@ -66,7 +66,8 @@ impl Group {
         self.partitions.get_mut(usize::try_from(number).ok()?)
     }
 
-    /// Adds a message after all others of its partition; returns the numbers of both, and the owner.
+    /// Adds a message after all others of its partition; returns the numbers of both, and the
+    /// owner.
     pub(crate) fn push(&mut self, entry: Entry) -> (u32, u64, &Entry, Option<MemberId>) {
         self.load.add(entry.load());
         let (partition, of) = self.partition_of(entry.stored.bucket);

@@ -16,7 +16,7 @@ impl Address {
     /// The error never shows the text: it has a password in it.
     pub(crate) fn parse(url: &str) -> Result<Self, String> {
         let mut uri: AMQPUri = url.parse().map_err(|_| {
-            "the URL of the broker can't be read; it should be amqp://user:password@host:port/vhost, or amqps:// for \
+            "invalid broker URL; write amqp://user:password@host:port/vhost, or amqps:// for \
              TLS, with special characters as %xx"
                 .to_owned()
         })?;
@@ -27,7 +27,8 @@ impl Address {
         Ok(Self { uri })
     }
 
-    /// The same address with what is to be agreed on with the broker: seconds between heartbeats, bytes in a frame.
+    /// The same address with what is to be agreed on with the broker: seconds between heartbeats,
+    /// bytes in a frame.
     pub(crate) fn uri(&self, heartbeat_s: u16, frame_bytes: u32) -> AMQPUri {
         let mut uri = self.uri.clone();
         uri.query.heartbeat.get_or_insert(heartbeat_s);

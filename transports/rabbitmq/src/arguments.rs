@@ -1,4 +1,5 @@
-//! The arguments of a queue: what they should be, and what a queue with others would do to messages. Pure.
+//! The arguments of a queue: what they should be, and what a queue with others would do to
+//! messages. Pure.
 
 use std::collections::BTreeMap;
 
@@ -62,10 +63,10 @@ impl Arguments {
         let shown = current.as_deref().unwrap_or("not set");
         match argument.as_str() {
             KIND => Err(format!(
-                "its {KIND} is {shown}; only quorum queues keep what they confirmed and know a limit of deliveries"
+                "its {KIND} is {shown}; only quorum queues keep confirmed messages and support a delivery limit"
             )),
             SINGLE => Err(format!(
-                "its {SINGLE} is {shown}; without it several members get messages of one key at once"
+                "its {SINGLE} is {shown}; without it several consumers get messages of one key at once"
             )),
             "durable" | "exclusive" | "auto_delete" => {
                 Err(format!("{argument} is {shown}; it should be durable and nothing else"))
@@ -79,7 +80,7 @@ impl Arguments {
                     self.0.insert(argument.clone(), value.clone());
                     Ok(())
                 }
-                None => Err(format!("its {argument} is {shown}, which can't be judged")),
+                None => Err(format!("its {argument} is {shown}, which this version does not know")),
             },
         }
     }
@@ -87,7 +88,7 @@ impl Arguments {
     /// Returns how a queue like this would lose messages without a word, if it would.
     pub(crate) fn problem(&self) -> Option<String> {
         if self.0.contains_key("x-expires") {
-            return Some("it has x-expires, which deletes the queue with all that is in it".to_owned());
+            return Some("it has x-expires, which deletes the queue with its messages".to_owned());
         }
         if self.0.contains_key(DEAD_LETTERS) {
             return None;
@@ -96,18 +97,18 @@ impl Arguments {
         if limit.is_none_or(|limit| limit >= 0) {
             let shown = limit.map_or("not set, which means 20".to_owned(), |limit| limit.to_string());
             return Some(format!(
-                "its {LIMIT} is {shown}, and it has no {DEAD_LETTERS}: what is delivered more often, be it by lost connections, is dropped in \
-                 silence; it should be -1, or have a {DEAD_LETTERS}"
+                "its {LIMIT} is {shown}, and it has no {DEAD_LETTERS}: messages delivered more often, also after lost connections, are dropped \
+                 silently; set it to -1, or set {DEAD_LETTERS}"
             ));
         }
         if self.0.contains_key("x-message-ttl") {
             return Some(format!(
-                "it has x-message-ttl and no {DEAD_LETTERS}: what waits longer is dropped in silence"
+                "it has x-message-ttl and no {DEAD_LETTERS}: messages that wait longer are dropped silently"
             ));
         }
         let bounded = [LENGTH, "x-max-length-bytes"].iter().any(|argument| self.0.contains_key(*argument));
         (bounded && self.0.get(OVERFLOW) != Some(&Self::text("reject-publish"))).then(|| {
-            format!("its length is bounded, and its {OVERFLOW} is not reject-publish: when it is full it drops the oldest messages in silence")
+            format!("its length is bounded, and its {OVERFLOW} is not reject-publish: when it is full it drops the oldest messages silently")
         })
     }
 }

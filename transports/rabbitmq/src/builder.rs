@@ -208,14 +208,14 @@ impl RabbitMqTransportBuilder {
         for (what, _) in secures.iter().filter(|(_, is_set)| *is_set) {
             if address.as_ref().is_some_and(|address| !address.is_tls()) {
                 problems.push(format!(
-                    "{what} is for TLS, and a URL that begins with amqp:// is without: begin it with amqps://, or leave {what} out"
+                    "{what} is set, which needs TLS, and the URL begins with amqp://; begin it with amqps://, or remove {what}"
                 ));
             }
         }
         let mut name = |what: &str, name: String| {
             let short = ShortString::try_new(name.as_str());
             if name.is_empty() || short.is_err() {
-                problems.push(format!("{what} is {name:?}; it should have 1 to {MAX_NAME_BYTES} bytes"));
+                problems.push(format!("{what} is {name:?}; give it 1 to {MAX_NAME_BYTES} bytes"));
             }
             short.unwrap_or_default()
         };
@@ -223,34 +223,35 @@ impl RabbitMqTransportBuilder {
         let dead_letters = self.dead_letters.map(|exchange| name("dead_letters", exchange));
         let partitions = Partitions(self.partitions);
         if !(1..=u32::try_from(BUCKETS).unwrap_or(u32::MAX)).contains(&self.partitions) {
-            problems.push(format!("partitions is {}; it should be 1 to {BUCKETS}", self.partitions));
+            problems.push(format!("partitions is {}; make it 1 to {BUCKETS}", self.partitions));
         }
         if self.delivery_limit.is_some() && dead_letters.is_none() {
             problems.push(
-                "delivery_limit is set without dead_letters: what exceeds it would be dropped in silence; name an exchange for it"
+                "delivery_limit is set without dead_letters, so messages over the limit would be dropped silently; name an exchange in dead_letters"
                     .to_owned(),
             );
         }
         for (what, value) in [("delivery_limit", self.delivery_limit), ("max_waiting", self.max_waiting)] {
             if value == Some(0) || value.is_some_and(|value| i32::try_from(value).is_err()) {
-                problems.push(format!("{what} is {}; it should be 1 to {}", value.unwrap_or(0), i32::MAX));
+                problems.push(format!("{what} is {}; make it 1 to {}", value.unwrap_or(0), i32::MAX));
             }
         }
         if self.connections == 0 {
-            problems.push("connections is 0; it should be at least 1".to_owned());
+            problems.push("connections is 0; make it at least 1".to_owned());
         }
         if self.max_message_bytes == 0 {
-            problems.push("max_message_bytes is 0; nothing could be sent".to_owned());
+            problems
+                .push("max_message_bytes is 0, so no message could be sent; make it at least 1".to_owned());
         }
         if !(1..=65_535).contains(&self.heartbeat.as_secs()) {
-            problems.push(format!("heartbeat is {:?}; it should be 1 to 65,535 seconds", self.heartbeat));
+            problems.push(format!("heartbeat is {:?}; make it 1 to 65,535 seconds", self.heartbeat));
         }
         if self.timeout.is_zero() || self.first_pause.is_zero() {
-            problems.push("timeout and the first of pauses must not be zero".to_owned());
+            problems.push("timeout or the first of pauses is 0; make both at least 1 ms".to_owned());
         }
         if self.max_pause < self.first_pause {
             problems.push(format!(
-                "the most of pauses ({:?}) is shorter than the first ({:?})",
+                "the longest of pauses ({:?}) is shorter than the first ({:?}); make it at least as long",
                 self.max_pause, self.first_pause
             ));
         }
@@ -322,7 +323,7 @@ mod tests {
     #[test]
     fn a_limit_of_deliveries_needs_a_place_for_dead_letters() {
         let error = builder().delivery_limit(5).build().unwrap_err();
-        assert!(error.to_string().contains("dropped in silence"), "{error}");
+        assert!(error.to_string().contains("dropped silently"), "{error}");
         assert!(builder().delivery_limit(5).dead_letters("dead").build().is_ok());
     }
 

@@ -12,7 +12,8 @@ use crate::publication::Answer;
 use crate::tags::Tags;
 use crate::wire::Wire;
 
-/// A channel. Dropped, it is kept for the next batch if everything on it is confirmed, else it is closed: what was sent on it may arrive or not.
+/// A channel. Dropped, it is kept for the next batch if everything on it is confirmed, else it is
+/// closed: what was sent on it may arrive or not.
 pub(crate) struct Channel {
     wire: Arc<Wire>,
     id: u16,

@@ -1,5 +1,5 @@
-//! State of a channel that publishes: what the broker said on it, and a message that is coming back.
-//! Pure.
+//! State of a channel that publishes: what the broker said on it, and a message that is coming
+//! back. Pure.
 
 use std::task::Waker;
 

@@ -109,7 +109,7 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the transport to RabbitMQ can't be built: {}", self.problems.join("; "))
+        write!(f, "invalid configuration of the RabbitMQ transport: {}", self.problems.join("; "))
     }
 }
 

@@ -25,7 +25,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects. Never takes longer than the configured time, whatever the other side does or does not.
+    /// Connects. Never takes longer than the configured time, whatever the other side does or does
+    /// not.
     ///
     /// Cancellation: safe, nothing stays behind.
     pub(crate) async fn open(config: &Config, purpose: &str) -> Result<Self, Fault> {
@@ -151,8 +152,8 @@ fn duplicate(stream: &impl std::os::windows::io::AsSocket) -> io::Result<std::ne
     stream.as_socket().try_clone_to_owned().map(Into::into)
 }
 
-/// A handle of a connection's socket, to cut it whatever the library is waiting for: it has no other way to end a connection that
-/// does not answer, or that the broker has blocked.
+/// A handle of a connection's socket, to cut it whatever the library is waiting for: it has no
+/// other way to end a connection that does not answer, or that the broker has blocked.
 #[derive(Debug, Default)]
 struct Plug {
     state: Mutex<PluggedSocket>,

@@ -16,16 +16,18 @@ use crate::config::Config;
 use crate::error::Fault;
 use crate::member::{self, Leave, SharedMember};
 
-/// A quorum queue keeps each acknowledgement in its log, whether it names one delivery or all up to one.
+/// A quorum queue keeps each acknowledgement in its log, whether it names one delivery or all up to
+/// one.
 const ACKNOWLEDGEMENT_DELAY: Duration = Duration::from_millis(5);
 
-/// Dropped without `close`, it cuts its connection: everything unacknowledged comes again, in order.
+/// Dropped without `close`, it cuts its connection: everything unacknowledged comes again, in
+/// order.
 pub(crate) struct RabbitMqDeliveries {
     shared: Arc<SharedMember>,
     task: JoinHandle<()>,
     leave: Option<Leave>,
-    /// Held from looking at what is finished until it is written: two acknowledgements that overtake each other would name one delivery twice, for
-    /// which the broker ends the channel.
+    /// Held from looking at what is finished until it is written: two acknowledgements that
+    /// overtake each other would name one delivery twice, for which the broker ends the channel.
     acknowledging: tokio::sync::Mutex<()>,
 }
 

@@ -1,4 +1,5 @@
-//! Errors of the broker, in the words of the contract: one table from what RabbitMQ says to a kind, a class and a remedy.
+//! Errors of the broker, in the words of the contract: one table from what RabbitMQ says to a kind,
+//! a class and a remedy.
 
 use std::fmt;
 use std::io;
@@ -38,7 +39,9 @@ impl Fault {
         Self::new(
             TransportErrorKind::Unavailable,
             "blocked",
-            format!("the broker takes no messages for now ({reason}); give it memory or disk"),
+            format!(
+                "the broker has blocked publishing by a resource alarm ({reason}); give it memory or disk"
+            ),
         )
     }
 
@@ -48,7 +51,7 @@ impl Fault {
             TransportErrorKind::Unavailable,
             "timeout",
             format!(
-                "{address} did not answer within {after:?} ({what}); is it RabbitMQ, and does the network let it through?"
+                "connection timed out: {address} did not answer within {after:?} ({what}); check that it is RabbitMQ, and the network and firewalls"
             ),
         )
     }
@@ -66,9 +69,10 @@ impl Fault {
         }
     }
 
-    /// There is no connection, and no reason is known: one that was just made is lost again, or the runtime of the attempt has ended.
+    /// There is no connection, and no reason is known: one that was just made is lost again, or the
+    /// runtime of the attempt has ended.
     pub(crate) fn lost_again() -> Self {
-        let words = "a connection was lost as soon as it was made; another is made with the next batch";
+        let words = "the connection to the broker was lost as soon as it was opened; the next batch opens another one";
         Self::new(TransportErrorKind::Unavailable, "connection", words)
     }
 
@@ -77,14 +81,14 @@ impl Fault {
         Self::new(
             TransportErrorKind::Unavailable,
             "channel-limit",
-            "a connection has all the channels that the broker lets it have; raise channel_max of the broker, or connections",
+            "no free channel: a connection has reached channel_max; raise channel_max of the broker, or `connections` of the transport",
         )
     }
 
     /// Something came back that is none of what is under way.
     pub(crate) fn unknown_return(reason: &str) -> Self {
         let words = format!(
-            "a message came back ({reason}), and it can't be told which one; does something change messages on their way?"
+            "the broker returned a message ({reason}) that matches none in flight; check whether a plugin or a proxy changes messages"
         );
         Self::new(TransportErrorKind::Unavailable, "unknown-return", words)
     }
@@ -96,7 +100,11 @@ impl Fault {
             ErrorKind::ProtocolError(cause) => {
                 of_refusal(address, cause.get_id(), cause.get_message().as_str())
             }
-            _ => (TransportErrorKind::Unavailable, "connection", "try again later".to_owned()),
+            _ => (
+                TransportErrorKind::Unavailable,
+                "connection",
+                "the client could not open the connection".to_owned(),
+            ),
         };
         Self {
             kind,
@@ -106,36 +114,55 @@ impl Fault {
         }
     }
 
-    /// Creates the error of a question, or of a channel or connection that the broker ended by itself.
+    /// Creates the error of a question, or of a channel or connection that the broker ended by
+    /// itself.
     pub(crate) fn asking(what: impl fmt::Display, error: lapin::Error) -> Self {
         let said = match error.kind() {
             ErrorKind::ProtocolError(cause) => Some(cause.get_id()),
             _ => None,
         };
         let (kind, class, remedy) = match said {
-            Some(404) => (TransportErrorKind::Missing, "missing", "make it, or let the transport declare it"),
-            Some(403) => (TransportErrorKind::NotPermitted, "not-authorised", "grant the user what is named"),
-            Some(406) => (TransportErrorKind::Invalid, "precondition-failed", "make both sides alike"),
-            Some(405) => (TransportErrorKind::Unavailable, "locked", "somebody else has it to itself"),
+            Some(404) => (
+                TransportErrorKind::Missing,
+                "missing",
+                "does not exist; create it, or let the transport declare it",
+            ),
+            Some(403) => (
+                TransportErrorKind::NotPermitted,
+                "not-authorized",
+                "access refused; grant the user the permission that the broker names",
+            ),
+            Some(406) => (
+                TransportErrorKind::Invalid,
+                "precondition-failed",
+                "the broker's declaration differs from the transport's; make both the same",
+            ),
+            Some(405) => (
+                TransportErrorKind::Unavailable,
+                "locked",
+                "another connection uses it exclusively; close that connection",
+            ),
             Some(320) => (
                 TransportErrorKind::Unavailable,
                 "closed-by-operator",
-                "the broker stops, or an operator closed the connection",
+                "connection closed: the broker is shutting down, or an operator closed it",
             ),
-            _ => (TransportErrorKind::Unavailable, "connection", "the connection or the broker failed"),
+            _ => (TransportErrorKind::Unavailable, "connection", "the connection to the broker was lost"),
         };
         Self { kind, class, words: format!("{what}: {remedy}"), cause: Some(Box::new(error)) }
     }
 
-    /// Returns true if it is of the one queue that was asked about: it is missing, not to be used, or refused to this user. Others can be consumed.
+    /// Returns true if it is of the one queue that was asked about: it is missing, not to be used,
+    /// or refused to this user. Others can be consumed.
     pub(crate) fn is_of_one_queue(&self) -> bool {
         matches!(
             self.class,
-            "missing" | "not-authorised" | "precondition-failed" | "locked" | "queue-not-fit"
+            "missing" | "not-authorized" | "precondition-failed" | "locked" | "queue-not-fit"
         )
     }
 
-    /// Returns true if the client could not read what came: it ends the connection then, and what it could not read comes again over the next one.
+    /// Returns true if the client could not read what came: it ends the connection then, and what
+    /// it could not read comes again over the next one.
     pub(crate) fn is_unreadable(&self) -> bool {
         match self.cause.as_ref().map(|cause| cause.kind()) {
             Some(ErrorKind::ParsingError(_)) => true,
@@ -160,15 +187,16 @@ impl Fault {
             };
             self.class = "unreadable";
             self.words = format!(
-                "a message in queue {one_of}{named}{rest} can't be read by the client, as a text in it (the name of a header, a message-id) is not \
-                 UTF-8, or its headers are larger than a frame; nothing behind it comes before it is gone: remove it, or dead-letter it by a \
-                 limit of deliveries, and mend who sends such messages"
+                "the client can't read a message in queue {one_of}{named}{rest}: a text in it (a header's name, a message-id) is not UTF-8, or its \
+                 headers are larger than a frame; it blocks the messages behind it: remove it, or let a delivery limit dead-letter it, and \
+                 correct its sender"
             );
         }
         self
     }
 
-    /// The same as something that is waited for: once a subscription stands, whatever is wrong may become right again.
+    /// The same as something that is waited for: once a subscription stands, whatever is wrong may
+    /// become right again.
     pub(crate) fn waited_for(mut self) -> Self {
         if self.kind != TransportErrorKind::Closed {
             self.kind = TransportErrorKind::Unavailable;
@@ -198,13 +226,15 @@ impl Fault {
         Outcome::Unknown(self.to_failure())
     }
 
-    /// Returns the outcome of the messages that were on their way over a channel when this ended it; `alone`: there was only one.
+    /// Returns the outcome of the messages that were on their way over a channel when this ended
+    /// it; `alone`: there was only one.
     ///
-    /// The broker does not say which message it objects to. So it is the message's fault only if there was no other.
+    /// The broker does not say which message it objects to. So it is the message's fault only if
+    /// there was no other.
     pub(crate) fn of_messages_under_way(&self, alone: bool) -> Outcome {
         match self.class {
             "precondition-failed" if alone => Outcome::Rejected(self.to_failure()),
-            "missing" | "not-authorised" => self.unavailable(),
+            "missing" | "not-authorized" => self.unavailable(),
             _ => self.unknown(),
         }
     }
@@ -233,24 +263,25 @@ fn of_socket(address: &Address, cause: &io::Error) -> Row {
     let said = cause.to_string();
     if cause.kind() == io::ErrorKind::ConnectionRefused {
         let remedy = format!(
-            "nobody listens at {}:{}; start the broker, or correct the address",
+            "connection refused at {}:{}; start the broker, or correct the address",
             address.host(),
             address.port()
         );
         return (TransportErrorKind::Unavailable, "connection-refused", remedy);
     }
     if said.contains("certificate") || said.contains("tls") || said.contains("TLS") {
-        let remedy = "the broker's certificate or its TLS is not to be trusted; give the authority that signed it, and connect by the name in it";
+        let remedy = "the TLS handshake failed, or the broker's certificate is not trusted; name the authority that signed it (authorities), and connect by the host name in it";
         return (TransportErrorKind::NotPermitted, "tls", remedy.to_owned());
     }
     if address.is_tls() {
-        let remedy = "there was no TLS handshake; is this the port for TLS, and does the broker want a certificate of ours?";
+        let remedy = "no TLS handshake took place; check that this is the broker's TLS port, and whether it requires a client certificate (identity)";
         return (TransportErrorKind::Unavailable, "tls", remedy.to_owned());
     }
     (
         TransportErrorKind::Unavailable,
         "connection",
-        "is the broker there, and is this its port without TLS?".to_owned(),
+        "the connection was lost; check that the broker runs, and that this is its port without TLS"
+            .to_owned(),
     )
 }
 
@@ -260,34 +291,36 @@ fn of_refusal(address: &Address, code: u16, said: &str) -> Row {
     match code {
         403 => (
             TransportErrorKind::NotPermitted,
-            "not-authorised",
+            "not-authorized",
             format!(
-                "the broker refuses user {user:?} with this password; correct them, or let the user in from here"
+                "authentication failed for user {user:?}; correct user and password, or allow this user to connect from this host"
             ),
         ),
         530 if said.contains("limit") => (
             TransportErrorKind::Unavailable,
             "connection-limit",
             format!(
-                "user {user:?} or vhost {vhost:?} has all the connections that it may have; raise the limit, or lower connections"
+                "user {user:?} or vhost {vhost:?} has reached its connection limit; raise the limit, or lower `connections`"
             ),
         ),
         530 if said.contains("not found") => (
             TransportErrorKind::Missing,
             "missing",
-            format!("there is no vhost {vhost:?}; add it, or correct the name"),
+            format!("the vhost {vhost:?} does not exist; create it, or correct the name"),
         ),
         530 if said.contains("negotiated") => (
             TransportErrorKind::Invalid,
             "limits",
-            "the broker does not agree to frame_max or channel_max of the URL; lower them".to_owned(),
+            "the broker rejects frame_max or channel_max of the URL; lower them".to_owned(),
         ),
         530 => (
             TransportErrorKind::NotPermitted,
-            "not-authorised",
-            format!("user {user:?} may not use vhost {vhost:?}; set its permissions there"),
+            "not-authorized",
+            format!(
+                "access refused: user {user:?} has no access to vhost {vhost:?}; set its permissions there"
+            ),
         ),
-        _ => (TransportErrorKind::Unavailable, "connection", "the broker ended the connection".to_owned()),
+        _ => (TransportErrorKind::Unavailable, "connection", "the broker closed the connection".to_owned()),
     }
 }
 
@@ -374,12 +407,12 @@ mod tests {
             let names: Vec<String> = (0..count).map(|at| format!("q{at}")).collect();
             unreadable().naming(names.iter().map(String::as_str)).to_string()
         };
-        assert!(words(1).contains("in queue \"q0\" can't"), "{}", words(1));
+        assert!(words(1).contains("in queue \"q0\": a text"), "{}", words(1));
         assert!(!words(1).contains("  "), "{}", words(1));
-        assert!(words(2).contains("in queue one of \"q0\", \"q1\" can't"), "{}", words(2));
-        assert!(words(10).contains("\"q7\" and 2 more can't"), "{}", words(10));
+        assert!(words(2).contains("in queue one of \"q0\", \"q1\": a text"), "{}", words(2));
+        assert!(words(10).contains("\"q7\" and 2 more: a text"), "{}", words(10));
         let lost = asking(io::Error::from(io::ErrorKind::ConnectionReset).into());
-        assert!(!lost.naming(["q"].into_iter()).to_string().contains("can't be read"));
+        assert!(!lost.naming(["q"].into_iter()).to_string().contains("can't read a message"));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Frames of AMQP 0-9-1: to bytes and back. Pure.
 //!
-//! `amq-protocol`, the codec of the client library, writes methods and reads frames. The three frames of a message are written here, without a
-//! copy of its payload and without a table of its headers in between: they are what a publishing connection spends its time with.
+//! `amq-protocol`, the codec of the client library, writes methods and reads frames. The three
+//! frames of a message are written here, without a copy of its payload and without a table of its
+//! headers in between: they are what a publishing connection spends its time with.
 
 use std::io;
 
@@ -18,7 +19,8 @@ pub(crate) const HEARTBEAT: [u8; 8] = [constants::FRAME_HEARTBEAT, 0, 0, 0, 0, 0
 const KINDS: [u8; 4] =
     [constants::FRAME_METHOD, constants::FRAME_HEADER, constants::FRAME_BODY, constants::FRAME_HEARTBEAT];
 
-/// The bytes of a frame around its content: kind, channel and length in front of it, a mark behind it.
+/// The bytes of a frame around its content: kind, channel and length in front of it, a mark behind
+/// it.
 const AROUND: usize = 8;
 
 /// Writes a method.
@@ -33,8 +35,8 @@ pub(crate) fn method(out: &mut Vec<u8>, channel: u16, method: AMQPClass) -> io::
     Ok(())
 }
 
-/// So much of the frame of a message's headers is left to the broker, which adds some when it delivers a message once more, or drops it into the dead
-/// letters.
+/// So much of the frame of a message's headers is left to the broker, which adds some when it
+/// delivers a message once more, or drops it into the dead letters.
 const LEFT_TO_THE_BROKER: usize = 1_024;
 
 /// A message on its way to an exchange.
@@ -46,8 +48,8 @@ pub(crate) struct Publish<'m> {
 }
 
 impl Publish<'_> {
-    /// Writes the frames of a message: the method, the properties, and as many pieces of the payload as it takes with frames of at most so
-    /// many bytes.
+    /// Writes the frames of a message: the method, the properties, and as many pieces of the
+    /// payload as it takes with frames of at most so many bytes.
     ///
     /// # Errors
     ///
@@ -72,7 +74,7 @@ impl Publish<'_> {
         max_frame_bytes: usize,
         properties: impl FnOnce(&mut Vec<u8>) -> Result<(), Rejection>,
     ) -> Result<(), Rejection> {
-        // Method 40 (publish) of class 60 (basic); a ticket that nobody uses; mandatory: what reaches no queue comes back, instead of being
+        // Method 40 (publish) of class 60 (basic); an unused ticket; mandatory: what reaches no queue comes back, instead of being
         // confirmed and dropped.
         frame(out, constants::FRAME_METHOD, self.channel, |out| {
             out.extend_from_slice(&[0, 60, 0, 40, 0, 0]);
@@ -83,7 +85,7 @@ impl Publish<'_> {
         })?;
         let start = out.len();
         frame(out, constants::FRAME_HEADER, self.channel, |out| {
-            // The class, and a weight that nobody uses.
+            // The class, and an unused weight.
             out.extend_from_slice(&[0, 60, 0, 0]);
             out.extend_from_slice(&(self.payload.len() as u64).to_be_bytes());
             properties(out)
@@ -176,7 +178,8 @@ impl Incoming {
     ///
     /// # Errors
     ///
-    /// Bytes that are no frame, or one that is larger than was agreed on. Nothing that comes after it can be read.
+    /// Bytes that are no frame, or one that is larger than was agreed on. Nothing that comes after
+    /// it can be read.
     pub(crate) fn next(&mut self) -> io::Result<Option<AMQPFrame>> {
         let unread = &self.bytes[self.read..];
         match unread {
@@ -185,7 +188,7 @@ impl Incoming {
                 let (bytes, most) = (AROUND as u64 + u64::from(bytes), self.max_frame_bytes);
                 if bytes > most as u64 {
                     return Err(invalid(format!(
-                        "a frame of {bytes} bytes came, and at most {most} were agreed on"
+                        "the broker sent a frame of {bytes} bytes, over the negotiated frame_max of {most}"
                     )));
                 }
             }
@@ -204,7 +207,7 @@ impl Incoming {
 }
 
 fn no_frame() -> io::Error {
-    invalid("what came is no frame of AMQP 0-9-1".to_owned())
+    invalid("the answer is not an AMQP 0-9-1 frame; check that the address is RabbitMQ".to_owned())
 }
 
 fn invalid(words: String) -> io::Error {

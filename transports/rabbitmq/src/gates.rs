@@ -1,8 +1,11 @@
-//! Topics of which the broker refused a message: how many may be sent at once until it takes them again. Pure.
+//! Topics of which the broker refused a message: how many may be sent at once until it takes them
+//! again. Pure.
 //!
-//! A full queue makes the broker refuse a message that other queues of the topic have stored already. Sent again in full, everything under way would be repeated
-//! in those queues with each attempt. So after a refusal one message goes first, as a probe; each confirmation lets two more go, and the next refusal
-//! begins again. What is repeated is then at most as much as what got through, and one message for each probe.
+//! A full queue makes the broker refuse a message that other queues of the topic have stored
+//! already. Sent again in full, everything under way would be repeated in those queues with each
+//! attempt. So after a refusal one message goes first, as a probe; each confirmation lets two more
+//! go, and the next refusal begins again. What is repeated is then at most as much as what got
+//! through, and one message for each probe.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -29,7 +32,7 @@ struct Gate {
     /// Maximum number of messages under way.
     window: usize,
     under_way: usize,
-    /// Between one probe and the next, while nobody knows how much room there is.
+    /// Between one probe and the next, while the room is unknown.
     pauses: Pauses,
     probe_at: Duration,
     refused_at: u64,
@@ -41,7 +44,8 @@ struct Gate {
 pub(crate) enum Pass {
     /// Nothing was refused.
     Free,
-    /// It may go, and [`Gates::confirmed`], [`Gates::refused`] or [`Gates::left`] has to say what became of it.
+    /// It may go, and [`Gates::confirmed`], [`Gates::refused`] or [`Gates::left`] has to say what
+    /// became of it.
     Counted,
     /// Not before others of its topic are decided.
     Wait,
@@ -59,7 +63,8 @@ impl Gates {
         self.refusals
     }
 
-    /// Returns true if nothing is under way of a topic whose last message was refused: then the next one is a probe.
+    /// Returns true if nothing is under way of a topic whose last message was refused: then the
+    /// next one is a probe.
     pub(crate) fn wants_probe(&self, topic: &Topic) -> bool {
         self.narrow.get(topic).is_some_and(|gate| gate.window == 0)
     }
@@ -71,7 +76,8 @@ impl Gates {
         }
     }
 
-    /// Returns true if a message of this topic may go, for a batch that began after the refusal `since`.
+    /// Returns true if a message of this topic may go, for a batch that began after the refusal
+    /// `since`.
     pub(crate) fn pass(&mut self, topic: &Topic, since: u64, now: Duration) -> Pass {
         let Some(gate) = self.narrow.get_mut(topic) else { return Pass::Free };
         if gate.refused_at > since {
@@ -104,7 +110,8 @@ impl Gates {
         }
     }
 
-    /// The broker refused a message. Others that it refuses of the same flight change nothing: says whether this one did.
+    /// The broker refused a message. Others that it refuses of the same flight change nothing: says
+    /// whether this one did.
     pub(crate) fn refused(&mut self, topic: &Topic, was_counted: bool, why: Failure, now: Duration) -> bool {
         let is_new = !self.narrow.contains_key(topic);
         let gate = self.narrow.entry(topic.clone()).or_insert_with(|| Gate {
@@ -144,7 +151,7 @@ impl Gates {
         self.narrow.get(topic).map(|gate| &gate.why)
     }
 
-    /// Nobody knows what became of a message that was counted.
+    /// The result of a message that was counted is unknown.
     pub(crate) fn left(&mut self, topic: &Topic) {
         if let Some(gate) = self.narrow.get_mut(topic) {
             gate.under_way = gate.under_way.saturating_sub(1);

@@ -1,7 +1,8 @@
 //! Answer of RabbitMQ when a queue that is there differs from the one that is declared.
 //!
-//! It is the only way to learn a queue's arguments over AMQP: `inequivalent arg 'x-max-length' for queue 'q' in vhost '/': received none but
-//! current is the value '10' of type 'signedint'`. The first difference is named, no other.
+//! It is the only way to learn a queue's arguments over AMQP: `inequivalent arg 'x-max-length' for
+//! queue 'q' in vhost '/': received none but current is the value '10' of type 'signedint'`. The
+//! first difference is named, no other.
 
 use lapin::types::AMQPValue;
 

@@ -90,7 +90,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<'_, S> {
                 Some(AMQPFrame::Method(0, AMQPClass::Connection(method))) => return Ok(method),
                 Some(AMQPFrame::Heartbeat) => {}
                 Some(AMQPFrame::ProtocolHeader(version)) => {
-                    return Err(other(format!("the broker speaks another version of AMQP: {version}")));
+                    return Err(other(format!(
+                        "the broker speaks another version of AMQP than 0-9-1: {version}"
+                    )));
                 }
                 Some(_) => return Err(unexpected("a word about the connection")),
                 None => {
@@ -105,7 +107,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<'_, S> {
     }
 }
 
-/// Of each limit the lower one. 0 is none, but for the size of frames, where both sides always have one.
+/// Of each limit the lower one. 0 is none, but for the size of frames, where both sides always have
+/// one.
 fn agree(offered: &connection::Tune, uri: &AMQPUri) -> Result<(connection::TuneOk, Agreed), lapin::Error> {
     let lower = |ours: u32, theirs: u32| match (ours, theirs) {
         (0, limit) | (limit, 0) => limit,
@@ -134,9 +137,10 @@ fn agree(offered: &connection::Tune, uri: &AMQPUri) -> Result<(connection::TuneO
 /// Minimum frame size of AMQP 0-9-1 (`frame-min-size`).
 const LEAST_FRAME_BYTES: u32 = 4_096;
 
-/// Frame size that RabbitMQ offers by default; more would only be more memory. Connections that consume say the same: all headers of a message come in one
-/// frame, and one that is larger than was agreed on ends the connection, again and again. The client library has buffers of 32 frames for each
-/// direction of such a connection, 4 MiB each.
+/// Frame size that RabbitMQ offers by default; more would only be more memory. Connections that
+/// consume say the same: all headers of a message come in one frame, and one that is larger than
+/// was agreed on ends the connection, again and again. The client library has buffers of 32 frames
+/// for each direction of such a connection, 4 MiB each.
 pub(crate) const MAX_FRAME_BYTES: u32 = 128 * 1024;
 
 fn properties(name: String) -> FieldTable {

@@ -25,13 +25,14 @@ pub(crate) struct SharedMember {
     subscription: Subscription,
     // A plain mutex: held for one step, never across an await.
     state: Mutex<MemberState>,
-    /// Tells `next` that there may be something. Keeps one signal while nobody waits.
+    /// Tells `next` that there may be something. Keeps one signal while no task waits.
     pub(crate) wake: Notify,
 }
 
 pub(crate) struct MemberState {
     pub(crate) consumption: Consumption,
-    /// The channels of the present connection, one for each queue that is consumed; empty while there is none.
+    /// The channels of the present connection, one for each queue that is consumed; empty while
+    /// there is none.
     pub(crate) channels: Vec<Option<Channel>>,
     /// Queues that are not consumed, while others are.
     pub(crate) problems: Vec<Problem>,
@@ -80,7 +81,7 @@ impl SharedMember {
     }
 
     fn lost(&self, fault: Fault) {
-        tracing::debug!(consumer = %self.subscription.consumer, %fault, "a member lost its connection");
+        tracing::debug!(consumer = %self.subscription.consumer, %fault, "a consumer lost its connection to the broker; reconnecting");
         let mut state = self.state();
         state.channels.clear();
         state.connection = None;
@@ -102,7 +103,8 @@ impl SharedMember {
 /// Asks the task to leave; it answers when it has.
 pub(crate) type Leave = oneshot::Sender<oneshot::Sender<()>>;
 
-/// Joins a subscription: the first connection is made here, so that what is wrong with it is said at once.
+/// Joins a subscription: the first connection is made here, so that what is wrong with it is said
+/// at once.
 pub(crate) async fn join(
     config: Arc<Config>,
     subscription: Subscription,
@@ -168,7 +170,7 @@ async fn work(
                         shared.lost(fault);
                     }
                     Step::Again(name) => {
-                        tracing::debug!(queue = name, "a queue can be consumed again: connecting anew");
+                        tracing::debug!(queue = name, "a queue can be consumed again; reconnecting");
                         pauses.reset();
                         session = None;
                         shared.given_up();
@@ -203,7 +205,8 @@ async fn work(
     }
 }
 
-/// Declares everything again now and then: nobody tells a member that an exchange or a binding is gone, only that a queue is.
+/// Declares everything again now and then: the broker tells a member when a queue is gone, but not
+/// when an exchange or a binding is.
 async fn look_after(shared: &SharedMember, connection: &Connection, queues: usize) -> Infallible {
     let SharedMember { config, subscription, .. } = shared;
     let Some(every) = upkeep::every(config, queues) else { return std::future::pending().await };
@@ -212,7 +215,7 @@ async fn look_after(shared: &SharedMember, connection: &Connection, queues: usiz
         let declaring =
             topology::prepare_consuming(connection, config, &subscription.consumer, &subscription.topics);
         if let Err(fault) = declaring.await {
-            tracing::debug!(consumer = %subscription.consumer, %fault, "what a member needs could not be declared again");
+            tracing::debug!(consumer = %subscription.consumer, %fault, "could not redeclare exchanges, queues and bindings of a consumer; will retry");
         }
     }
 }

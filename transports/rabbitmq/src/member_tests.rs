@@ -20,8 +20,9 @@ fn subscription() -> Subscription {
     Subscription::new(Consumer::new("inventory").unwrap(), [Topic::new("orders").unwrap()])
 }
 
-/// The broker would give their newer messages to the next member first. It has all the time it wants for that: the task of the member waits for its
-/// state, and has a runtime to itself, so that the library is not held up by it.
+/// The broker would give their newer messages to the next member first. It has all the time it
+/// wants for that: the task of the member waits for its state, and has a runtime to itself, so that
+/// the library is not held up by it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_connection_is_cut_before_the_queues_that_are_left_are_let_go() {
     const QUEUES: u32 = 4;

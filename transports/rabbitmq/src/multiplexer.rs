@@ -1,5 +1,5 @@
-//! Multiplexer of a publishing connection: its channels, what is asked and confirmed on them, what waits to be written. Pure: it neither reads
-//! nor writes, and wakes who waits.
+//! Multiplexer of a publishing connection: its channels, what is asked and confirmed on them, what
+//! waits to be written. Pure: it neither reads nor writes, and wakes who waits.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::{Context, Poll, Waker};
@@ -88,7 +88,8 @@ impl Multiplexer {
         self.idle.pop()
     }
 
-    /// The number of a new channel, which is still to be opened. None: there are as many as the broker lets us have.
+    /// The number of a new channel, which is still to be opened. None: there are as many as the
+    /// broker lets us have.
     pub(crate) fn new_channel(&mut self) -> Option<u16> {
         for _ in 0..self.max_channels {
             self.last = if self.last >= self.max_channels { 1 } else { self.last + 1 };
@@ -100,7 +101,8 @@ impl Multiplexer {
         None
     }
 
-    /// A channel is not needed any more: it is closed, or kept for the next batch, with the numbers of its messages.
+    /// A channel is not needed any more: it is closed, or kept for the next batch, with the numbers
+    /// of its messages.
     pub(crate) fn give_back(&mut self, id: u16, reusable: Option<Tags>) {
         let Some(channel) = self.channels.get_mut(&id) else { return };
         channel.waiting = None;
@@ -143,7 +145,8 @@ impl Multiplexer {
         Poll::Pending
     }
 
-    /// Polls for news. What the broker said of messages goes before what became of the channel, and that before everything else.
+    /// Polls for news. What the broker said of messages goes before what became of the channel, and
+    /// that before everything else.
     pub(crate) fn poll_news(&mut self, id: u16, wants_room: bool, context: &mut Context<'_>) -> Poll<News> {
         let has_room = self.has_room();
         let Some(channel) = self.channels.get_mut(&id) else { return Poll::Ready(News::Over(gone())) };
@@ -163,8 +166,8 @@ impl Multiplexer {
         Poll::Pending
     }
 
-    /// Sends whole frames on a channel. On one that is closed they go nowhere: the broker ends the whole connection over a frame that comes behind
-    /// the end of its channel.
+    /// Sends whole frames on a channel. On one that is closed they go nowhere: the broker ends the
+    /// whole connection over a frame that comes behind the end of its channel.
     pub(crate) fn send(&mut self, id: u16, bytes: Vec<u8>) {
         if self.is_open(id) {
             self.queue(bytes);
@@ -266,7 +269,7 @@ impl Multiplexer {
             AMQPFrame::Header(id, header) => self.tell(id, |channel| channel.take_header(&header)),
             AMQPFrame::Body(id, bytes) => self.tell(id, |channel| channel.take_body(bytes.len())),
             AMQPFrame::ProtocolHeader(version) => {
-                self.end(other(format!("the broker speaks another version of AMQP: {version}")));
+                self.end(other(format!("the broker speaks another version of AMQP than 0-9-1: {version}")));
             }
             AMQPFrame::Heartbeat | AMQPFrame::InvalidHeartbeat(_) => {}
         }
@@ -295,7 +298,8 @@ impl Multiplexer {
         }
     }
 
-    /// Changes a channel and wakes who waits for it. Of one that is being closed nobody wants to know.
+    /// Changes a channel and wakes who waits for it. A channel that is being closed is of no
+    /// interest.
     fn tell(&mut self, id: u16, change: impl FnOnce(&mut ChannelState)) {
         if let Some(channel) = self.channels.get_mut(&id).filter(|channel| !channel.is_closing) {
             change(channel);

@@ -231,7 +231,7 @@ fn a_question_has_one_answer() {
     let select_ok = || AMQPClass::Confirm(confirm::AMQPMethod::SelectOk(confirm::SelectOk {}));
     test.board.take(AMQPFrame::Method(id, select_ok()));
     test.board.ask(id, AMQPClass::Confirm(confirm::AMQPMethod::Select(confirm::Select { nowait: false })));
-    assert!(test.board.poll_answer(id, &mut context).is_pending(), "nobody had asked for that one");
+    assert!(test.board.poll_answer(id, &mut context).is_pending(), "it was not asked for that one");
     test.board.take(AMQPFrame::Method(id, select_ok()));
     assert_eq!(test.wakes(), 1);
     assert!(

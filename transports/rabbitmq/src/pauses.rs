@@ -3,8 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Pauses that double from one failure to the next, each cut by up to a half at random: what lost the broker together does not come back
-/// together.
+/// Pauses that double from one failure to the next, each cut by up to a half at random: what lost
+/// the broker together does not come back together.
 #[derive(Debug)]
 pub(crate) struct Pauses {
     first: Duration,

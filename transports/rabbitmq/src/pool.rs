@@ -1,9 +1,10 @@
 //! The connections that publish.
 //!
-//! A batch has a channel to itself while it is on its way: an error of the broker ends a channel and says nothing of which message it was.
+//! A batch has a channel to itself while it is on its way: an error of the broker ends a channel
+//! and says nothing of which message it was.
 //!
-//! A connection that was lost is made anew in a task of its own, while batches go over those that live: how long that takes, or whether somebody stops
-//! waiting for it, changes nothing for them.
+//! A connection that was lost is made anew in a task of its own, while batches go over those that
+//! live: how long that takes, or whether somebody stops waiting for it, changes nothing for them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,7 +83,8 @@ impl Pool {
         }
     }
 
-    /// Something that publishing needs is not there: it is made before the next batch, if it is ours to make.
+    /// Something that publishing needs is not there: it is made before the next batch, if it is
+    /// ours to make.
     pub(crate) fn found_missing(&self) {
         self.shared.upkeep().found_missing();
     }
@@ -121,7 +123,8 @@ impl Pool {
         }
     }
 
-    /// A connection that lives: the one whose turn it is, or another one while that one is made anew.
+    /// A connection that lives: the one whose turn it is, or another one while that one is made
+    /// anew.
     async fn wire(&self) -> Result<Arc<Wire>, Fault> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let place = turn % self.shared.config.connections;
@@ -160,7 +163,8 @@ impl SharedPool {
         *self.closed.borrow()
     }
 
-    /// Returns true if the connection of a slot is to be made anew, and may be: then it counts as being made.
+    /// Returns true if the connection of a slot is to be made anew, and may be: then it counts as
+    /// being made.
     fn begins(&self, place: usize) -> bool {
         let slot = &mut self.slots()[place];
         if slot.wire.as_ref().is_some_and(|wire| wire.is_usable()) {
@@ -204,7 +208,7 @@ impl Declaring {
     async fn run(mut self, wire: Arc<Wire>) -> Result<(), Fault> {
         let declared = topology::prepare_publishing(&wire, &self.shared.config).await;
         if let Err(fault) = &declared {
-            tracing::debug!(%fault, "what publishing needs could not be declared again");
+            tracing::debug!(%fault, "could not redeclare the exchange for publishing; will retry");
         }
         self.went_well = declared.is_ok();
         declared
@@ -229,7 +233,7 @@ impl Attempt {
         let mut slots = self.shared.slots();
         let slot = &mut slots[self.place];
         match connected {
-            // It came too late: nobody would end it.
+            // It came too late, and would never be closed.
             Ok(_) if self.shared.is_closed() => {}
             Ok(wire) => {
                 slot.trouble = None;
@@ -237,7 +241,7 @@ impl Attempt {
                 slot.wire = Some(wire);
             }
             Err(fault) => {
-                tracing::debug!(%fault, "no connection for publishing");
+                tracing::debug!(%fault, "no connection to the broker for publishing; will retry");
                 slot.trouble = Some((fault, Instant::now() + slot.pauses.next()));
             }
         }

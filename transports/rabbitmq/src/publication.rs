@@ -1,10 +1,13 @@
-//! A batch on its way: which messages may go now, and what is known of those that went. Pure: it sends nothing.
+//! A batch on its way: which messages may go now, and what is known of those that went. Pure: it
+//! sends nothing.
 //!
-//! Promises: one message in flight per key, so that behind a message that was not delivered none of its key is (the key-prefix property); one
-//! outcome per message; *delivered* only for what the broker confirmed and did not return.
+//! Promises: one message in flight per key, so that behind a message that was not delivered none of
+//! its key is (the key-prefix property); one outcome per message; *delivered* only for what the
+//! broker confirmed and did not return.
 //!
-//! RabbitMQ sends an unroutable message back, and then confirms it all the same. It comes back without its number, so it is known by its id and its
-//! position (two messages of one batch may have one id: a copy for another topic). It always comes before its own confirmation.
+//! RabbitMQ sends an unroutable message back, and then confirms it all the same. It comes back
+//! without its number, so it is known by its id and its position (two messages of one batch may
+//! have one id: a copy for another topic). It always comes before its own confirmation.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -182,7 +185,9 @@ impl Publication {
 }
 
 fn unroutable(topic: &str, reason: &str) -> Outcome {
-    let why = format!("no queue gets messages of topic {topic} ({reason}); bind one, or start its consumer");
+    let why = format!(
+        "unroutable: no queue is bound for topic {topic} ({reason}); bind one, or start its consumer"
+    );
     Outcome::Unavailable(Unavailable::Topic, Failure::new("unroutable", why))
 }
 

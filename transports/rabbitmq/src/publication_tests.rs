@@ -160,7 +160,8 @@ fn what_can_not_be_sent_is_reported_without_being_sent() {
 }
 
 proptest! {
-    /// A broker confirms each message, in any order; what is unroutable comes back at some time before.
+    /// A broker confirms each message, in any order; what is unroutable comes back at some time
+    /// before.
     #[test]
     fn whatever_the_order_of_confirmations_no_message_that_came_back_is_delivered(
         keys in "[a-d ]{1,24}",

@@ -83,7 +83,8 @@ impl<'c> Publishing<'c> {
         }
     }
 
-    /// Looks how full the queues are of topics that are to be tried again: what is known to be refused is not sent, as other queues would store it once more.
+    /// Looks how full the queues are of topics that are to be tried again: what is known to be
+    /// refused is not sent, as other queues would store it once more.
     async fn look_before(&self, publication: &mut Publication) {
         let mut topics = BTreeMap::<&Topic, BTreeSet<u32>>::new();
         for stored in &self.batch.messages {
@@ -153,7 +154,8 @@ impl<'c> Publishing<'c> {
         })
     }
 
-    /// Takes in for all batches what the broker said of messages, and finds out which queue is full.
+    /// Takes in for all batches what the broker said of messages, and finds out which queue is
+    /// full.
     async fn take(&mut self, answers: &[Answer]) {
         let mut closed = BTreeMap::<Topic, BTreeSet<u32>>::new();
         for answer in answers {

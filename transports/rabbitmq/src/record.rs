@@ -1,7 +1,8 @@
 //! A message on the wire and back: CloudEvents in the binary mode of AMQP.
 //!
-//! The payload is the body; attributes are headers with the prefix `cloudEvents:`, and the message's own headers stand beside them. The
-//! content type and the id are AMQP's own properties as well: tools show them, and a message that comes back is known by its id.
+//! The payload is the body; attributes are headers with the prefix `cloudEvents:`, and the
+//! message's own headers stand beside them. The content type and the id are AMQP's own properties
+//! as well: tools show them, and a message that comes back is known by its id.
 
 use std::borrow::Cow;
 
@@ -33,7 +34,8 @@ const HAS_CONTENT_TYPE: u16 = 1 << 15;
 ///
 /// # Errors
 ///
-/// A header whose name, or a content type that, is too long for AMQP. Messages that a store took have none.
+/// A header whose name, or a content type that, is too long for AMQP. Messages that a store took
+/// have none.
 pub(crate) fn encode(out: &mut Vec<u8>, stored: &Stored, source: &str) -> Result<(), Rejection> {
     let message = &stored.message;
     match cloudevents::content_type(message) {
@@ -82,8 +84,8 @@ pub(crate) fn position_of(properties: &BasicProperties) -> Option<Position> {
 ///
 /// # Errors
 ///
-/// A record that is not one of our messages, with its payload and its headers. A queue has no places: the id that its publisher gave it has to do, and what it
-/// contains.
+/// A record that is not one of our messages, with its payload and its headers. A queue has no
+/// places: the id that its publisher gave it has to do, and what it contains.
 pub(crate) fn decode(
     properties: &BasicProperties,
     body: Vec<u8>,
@@ -115,8 +117,8 @@ fn is_of_the_broker(name: &str) -> bool {
     OF_THE_BROKER.contains(&name) || OF_THE_BROKER_TOO.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The value of the attribute `time`. A number is the timestamp of AMQP 1.0, in milliseconds, as SDKs send it with clients that
-/// have no type for it.
+/// The value of the attribute `time`. A number is the timestamp of AMQP 1.0, in milliseconds, as
+/// SDKs send it with clients that have no type for it.
 fn time_of(value: &AMQPValue) -> Cow<'_, [u8]> {
     let millis = match value {
         AMQPValue::LongInt(millis) => i64::from(*millis),
@@ -131,7 +133,8 @@ fn time_of(value: &AMQPValue) -> Cow<'_, [u8]> {
     }
 }
 
-/// The instant of a native timestamp: seconds since 1970, which AMQP 0-9-1 defines, or milliseconds, which AMQP 1.0 does.
+/// The instant of a native timestamp: seconds since 1970, which AMQP 0-9-1 defines, or
+/// milliseconds, which AMQP 1.0 does.
 fn native(timestamp: u64) -> String {
     let unit = if timestamp < MAX_SECONDS { 1_000_000 } else { 1_000 };
     let micros = i64::try_from(timestamp).ok().and_then(|timestamp| timestamp.checked_mul(unit));
@@ -228,7 +231,8 @@ mod tests {
         assert_eq!(origin, Some(Origin { source: "/shop".into(), sequence: 42 }));
     }
 
-    /// SDKs send the milliseconds of AMQP 1.0 as a number, the native timestamp that the broker makes seconds of, or text.
+    /// SDKs send the milliseconds of AMQP 1.0 as a number, the native timestamp that the broker
+    /// makes seconds of, or text.
     #[test]
     fn the_time_of_another_program_is_of_any_type() {
         let time = |name: &str, value: AMQPValue| {

@@ -1,4 +1,5 @@
-//! Refusals that the batches of a transport share: gates of topics of which the broker refuses messages, and which queue is full.
+//! Refusals that the batches of a transport share: gates of topics of which the broker refuses
+//! messages, and which queue is full.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -103,7 +104,7 @@ pub(crate) fn refusal(topic: &Topic, waiting: Option<&str>) -> Failure {
     Failure::new(
         "refused",
         format!(
-            "the broker refused a message of topic {topic}: a queue of it is full, or can't keep it for now ({waiting})"
+            "the broker nacked a message of topic {topic}: one of its queues is full or unavailable ({waiting}); start its consumer, or raise the queue's limit"
         ),
     )
 }
@@ -130,7 +131,7 @@ pub(crate) async fn look(
 
 async fn ask(wire: &Arc<Wire>, name: ShortString) -> (ShortString, Option<u32>) {
     let waiting = wire.waiting_in(&name).await.map_err(|fault| {
-        tracing::debug!(queue = name.as_str(), %fault, "could not ask how full a queue is");
+        tracing::debug!(queue = name.as_str(), %fault, "could not read the depth of a queue");
     });
     (name, waiting.ok())
 }

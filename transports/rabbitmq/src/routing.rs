@@ -1,4 +1,5 @@
-//! Where a message goes: its partition, the routing key of that, and the queue in which a consumer finds it.
+//! Where a message goes: its partition, the routing key of that, and the queue in which a consumer
+//! finds it.
 //!
 //! Names are wire format: publishers and consumers of other programs rely on them.
 //!
@@ -35,7 +36,8 @@ impl Partitions {
     }
 }
 
-/// Returns what is wrong with a consumer's name here, if something is: with a colon in it, the queues of two consumers could have one name.
+/// Returns what is wrong with a consumer's name here, if something is: with a colon in it, the
+/// queues of two consumers could have one name.
 pub(crate) fn problem_of(consumer: &Consumer) -> Option<String> {
     consumer.as_str().contains(':').then(|| {
         format!(

@@ -24,22 +24,25 @@ use crate::topology::{self, Queue, Queues};
 /// Interval of looks at queues that can't be consumed.
 const LOOK: Duration = Duration::from_secs(3);
 
-/// Time for which a delivery may be in the hands of a member before the broker takes it back, in milliseconds: 24 days. By default it is half an hour. Taken back, it
-/// may come to the next member behind newer ones; and a paused member would lose its connection again and again.
+/// Time for which a delivery may be in the hands of a member before the broker takes it back, in
+/// milliseconds: 24 days. By default it is half an hour. Taken back, it may come to the next member
+/// behind newer ones; and a paused member would lose its connection again and again.
 const MAX_HELD_MS: i64 = i32::MAX as i64;
 
 /// A connection on which every queue of a member is consumed.
 pub(crate) struct Session {
     pub(crate) connection: Arc<Connection>,
     pub(crate) channels: Vec<Option<Channel>>,
-    /// The library cancels a consumer when its last handle is dropped, and RabbitMQ then gives the newer messages to the next one first: so they
-    /// are kept until the channels are closed, or the connection is cut.
+    /// The library cancels a consumer when its last handle is dropped, and RabbitMQ then gives the
+    /// newer messages to the next one first: so they are kept until the channels are closed, or the
+    /// connection is cut.
     handles: Vec<Handle>,
     incoming: SelectAll<stream::BoxStream<'static, (usize, Option<lapin::Result<Raw>>)>>,
 }
 
 impl Session {
-    /// Consumes all queues that can be consumed. Answers all there are, each with what is wrong with it alone.
+    /// Consumes all queues that can be consumed. Answers all there are, each with what is wrong
+    /// with it alone.
     pub(crate) async fn open(config: &Config, subscription: &Subscription) -> Result<(Self, Queues), Fault> {
         let connection = Connection::open(config, &format!("consumes for {}", subscription.consumer)).await?;
         // From here on whatever fails cuts the connection before anything else is let go.
@@ -118,7 +121,7 @@ impl Session {
                 None => {
                     let gone = lapin::ErrorKind::InvalidChannelState(
                         lapin::ChannelState::Closed,
-                        "the broker cancelled the consumer: the queue was deleted, or moves",
+                        "the broker canceled the consumer: the queue was deleted, or its leader is moving",
                     );
                     return Fault::asking(format!("consuming queue {name:?}"), gone.into());
                 }
@@ -128,7 +131,8 @@ impl Session {
         std::future::pending().await
     }
 
-    /// Gives everything back that is not acknowledged, in order: each channel is closed with its consumer on it. Never a cancel, never a nack.
+    /// Gives everything back that is not acknowledged, in order: each channel is closed with its
+    /// consumer on it. Never a cancel, never a nack.
     pub(crate) async fn close(self) {
         for channel in self.channels.iter().flatten() {
             // The connection is closed next, which has the same effect: where one channel gets no answer, the others would get none either.
@@ -171,7 +175,7 @@ pub(crate) async fn until_one_is_well(
     }
 }
 
-/// Consumes a queue. Given up half-way, it cancels nothing: an answer that nobody has looked at has no handle in it.
+/// Consumes a queue. Given up half-way, it cancels nothing: an unread answer has no handle in it.
 async fn consume(
     connection: &Connection,
     config: &Config,

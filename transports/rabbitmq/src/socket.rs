@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::net::lookup_host;
 use tokio::time::{Instant, timeout};
 
-/// Connects to one of the addresses of a host, trying each for an even share of the time: one that swallows everything does not take that of the
-/// others. The last one has no limit of its own.
+/// Connects to one of the addresses of a host, trying each for an even share of the time: one that
+/// swallows everything does not take that of the others. The last one has no limit of its own.
 ///
 /// Cancellation: safe.
 ///
@@ -38,7 +38,7 @@ where
 {
     let end = Instant::now() + within;
     let Some((last, others)) = addresses.split_last() else {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the host name resolves to no address"));
     };
     for (at, address) in others.iter().enumerate() {
         let left = u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Messages that are outstanding on a channel: they are numbered from 1 as they are sent, and a confirmation names one number, or all up to it.
+/// Messages that are outstanding on a channel: they are numbered from 1 as they are sent, and a
+/// confirmation names one number, or all up to it.
 #[derive(Debug)]
 pub(crate) struct Tags {
     /// The number of the first place in `outstanding`.
@@ -25,7 +26,8 @@ impl Tags {
         self.outstanding.is_empty()
     }
 
-    /// Takes what a confirmation names, in the order in which it was sent. A number 0 with `several` is everything.
+    /// Takes what a confirmation names, in the order in which it was sent. A number 0 with
+    /// `several` is everything.
     ///
     /// A number that is not outstanding is none of ours: no message is confirmed by it.
     pub(crate) fn take(&mut self, tag: u64, several: bool) -> Vec<usize> {

@@ -11,8 +11,8 @@ use crate::error::Fault;
 use crate::inequivalent::Inequivalent;
 use crate::routing::{MAX_NAME_BYTES, problem_of};
 
-/// Number of queues that are asked about at once. Each takes several round trips, and whoever waits for them, a relay's batch or an inbox, gives all of them a few
-/// seconds.
+/// Number of queues that are asked about at once. Each takes several round trips, and whoever waits
+/// for them, a relay's batch or an inbox, gives all of them a few seconds.
 pub(crate) const AT_ONCE: usize = 16;
 
 /// Something that is to be there. All of it is durable.
@@ -25,7 +25,8 @@ pub(crate) enum Declaration {
 
 /// A connection over which the broker can be asked for it.
 pub(crate) trait Declares {
-    /// Makes it, or looks whether it is there (`is_passive`), on a channel of its own: the broker closes a channel with each refusal.
+    /// Makes it, or looks whether it is there (`is_passive`), on a channel of its own: the broker
+    /// closes a channel with each refusal.
     async fn declare(&self, what: String, declaration: Declaration) -> Result<(), Fault>;
 }
 
@@ -62,7 +63,8 @@ pub(crate) async fn check_publishing(connection: &impl Declares, config: &Config
     connection.declare(what, Declaration::Exchange { name, kind: "direct", is_passive: true }).await
 }
 
-/// Makes or looks at the queues of a consumer. Answers all of them, each with what is wrong with it alone.
+/// Makes or looks at the queues of a consumer. Answers all of them, each with what is wrong with it
+/// alone.
 pub(crate) async fn prepare_consuming(
     connection: &impl Declares,
     config: &Config,
@@ -170,8 +172,9 @@ async fn look_at(connection: &impl Declares, queue: &Queue) -> Result<(), Fault>
 
 /// Returns true if the queue is one that keeps order and drops nothing in silence.
 ///
-/// Declaring a queue that is there changes nothing: either it is the same, or the broker names the first difference. So the declaration is made alike, one
-/// difference after the other, and then is what the queue is.
+/// Declaring a queue that is there changes nothing: either it is the same, or the broker names the
+/// first difference. So the declaration is made alike, one difference after the other, and then is
+/// what the queue is.
 async fn look_into(connection: &impl Declares, config: &Config, queue: &Queue) -> Result<(), Fault> {
     // A queue has a dozen arguments in all.
     const MAX_DIFFERENCES: usize = 20;
@@ -187,7 +190,7 @@ async fn look_into(connection: &impl Declares, config: &Config, queue: &Queue) -
                     TransportErrorKind::NotPermitted,
                     fault.class,
                     format!(
-                        "{what}: looking into it needs the permission configure; grant it, or say Topology::Trusted and see to the queues yourself: {fault}"
+                        "{what}: inspecting it needs the `configure` permission; grant it, or use Topology::Trusted and check the queues yourself: {fault}"
                     ),
                 ));
             }
@@ -200,7 +203,7 @@ async fn look_into(connection: &impl Declares, config: &Config, queue: &Queue) -
 }
 
 fn unfit(what: &str, problem: &str) -> Fault {
-    let words = format!("{what} can't be used: {problem}; delete it when it is empty and make it anew");
+    let words = format!("{what} can't be used: {problem}; delete it when it is empty, and create it again");
     Fault::new(TransportErrorKind::Invalid, "queue-not-fit", words)
 }
 

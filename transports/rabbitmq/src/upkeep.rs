@@ -1,4 +1,5 @@
-//! When what a transport declares is looked after: at once when it was found missing, and now and then by itself, as not everything that is missing is noticed. Pure.
+//! When what a transport declares is looked after: at once when it was found missing, and now and
+//! then by itself, as not everything that is missing is noticed. Pure.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ const EVERY_FOR_EACH: Duration = Duration::from_millis(50);
 /// Minimum interval of attempts for what was found missing again so soon after it was made.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Returns the interval at which the topology of so many queues is declared again. None: somebody else makes it.
+/// Returns the interval at which the topology of so many queues is declared again. None: somebody
+/// else makes it.
 pub(crate) fn every(config: &Config, queues: usize) -> Option<Duration> {
     let queues = u32::try_from(queues).unwrap_or(u32::MAX);
     (config.topology == Topology::Declared).then(|| EVERY.max(EVERY_FOR_EACH.saturating_mul(queues)))
@@ -52,7 +54,8 @@ impl Upkeep {
         self.is_missing = self.every.is_some();
     }
 
-    /// Returns what is to be done now. Who is told to do something says [`over`](Self::over) when it is done.
+    /// Returns what is to be done now. Who is told to do something says [`over`](Self::over) when
+    /// it is done.
     pub(crate) fn begin(&mut self, now: Duration) -> Due {
         let since = now.saturating_sub(self.declared_at);
         let Some(every) = self.every.filter(|_| !self.is_running) else { return Due::Nothing };

@@ -1,8 +1,10 @@
 //! A connection that publishes: one task reads and writes, channels queue what is to be sent.
 //!
-//! The client library keeps a future, a promise and three frames for each message until it is confirmed, and hands them between threads: three
-//! quarters of what publishing cost a relay. Here a batch is written into a few buffers that go out whole, and a confirmation is two numbers.
-//! Consuming, where a message is worth a handler's time, goes over the library ([`crate::connection`]).
+//! The client library keeps a future, a promise and three frames for each message until it is
+//! confirmed, and hands them between threads: three quarters of what publishing cost a relay. Here
+//! a batch is written into a few buffers that go out whole, and a confirmation is two numbers.
+//! Consuming, where a message is worth a handler's time, goes over the library
+//! ([`crate::connection`]).
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -27,7 +29,8 @@ use crate::multiplexer::{Multiplexer, Write};
 use crate::socket;
 use crate::topology::{Declaration, Declares};
 
-/// So many channels may wait for the broker to confirm that they are closed. One more, and the connection is made anew.
+/// So many channels may wait for the broker to confirm that they are closed. One more, and the
+/// connection is made anew.
 const MAX_CLOSING: usize = 64;
 
 /// Time limit for the last word to a broker that ends the connection.
@@ -42,7 +45,8 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Connects. Never takes longer than the configured time, whatever the other side does or does not.
+    /// Connects. Never takes longer than the configured time, whatever the other side does or does
+    /// not.
     ///
     /// Cancellation: safe, nothing stays behind.
     pub(crate) async fn open(config: &Config, purpose: &str) -> Result<Arc<Self>, Fault> {
@@ -276,7 +280,8 @@ async fn read(
     }
 }
 
-/// Writes what is queued, and now and then that we are there. None: all is written, and nothing more comes.
+/// Writes what is queued, and now and then that we are there. None: all is written, and nothing
+/// more comes.
 async fn write(
     mut socket: impl AsyncWrite + Unpin,
     board: &Mutex<Multiplexer>,

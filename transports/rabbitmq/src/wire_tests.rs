@@ -125,7 +125,7 @@ async fn an_attempt_to_connect_goes_on_when_nobody_waits_for_it() {
     let pool = Pool::new(Arc::new(config), closed);
     let socket = tokio::select! {
         accepted = listener.accept() => accepted.unwrap().0,
-        _ = pool.borrow() => panic!("nobody was let in"),
+        _ = pool.borrow() => panic!("no waiter was let in"),
     };
     let mut broker = Broker { socket, incoming: Incoming::new(131_072) };
     broker.let_in().await;
@@ -240,7 +240,7 @@ async fn a_channel_that_the_broker_does_not_open_says_why() {
 #[tokio::test]
 async fn who_is_no_broker_is_told_as_an_error_without_the_password() {
     let others: [(&[u8], &str); 4] = [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no frame of AMQP"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not an AMQP 0-9-1 frame"),
         (b"AMQP\0\x01\x00\x00", "another version of AMQP: 1.0.0"),
         (&[1, 0, 0, 0xff, 0xff, 0xff, 0xff], "4294967303 bytes"),
         (b"", "connect"),

@@ -1,6 +1,7 @@
-//! Acknowledgments. A finished delivery is unconfirmed until Redis has said that it knows: whoever acknowledges does so once, and
-//! nothing comes again while its unit stays. So what did not go through goes with the next acknowledgement, behind the next heartbeat, and
-//! at the latest when the unit is given back.
+//! Acknowledgments. A finished delivery is unconfirmed until Redis has said that it knows: whoever
+//! acknowledges does so once, and nothing comes again while its unit stays. So what did not go
+//! through goes with the next acknowledgement, behind the next heartbeat, and at the latest when
+//! the unit is given back.
 
 use outbox_contract::TransportErrorKind;
 use outbox_contract::backend::Tag;
@@ -71,7 +72,8 @@ impl Member {
     }
 }
 
-/// An acknowledgement that did not go through, so far. Dropped like that, the next heartbeat comes soon.
+/// An acknowledgement that did not go through, so far. Dropped like that, the next heartbeat comes
+/// soon.
 struct UntilConfirmed<'m> {
     member: &'m Member,
     armed: bool,

@@ -15,11 +15,14 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retention {
-    /// Entries that every group of a stream has acknowledged go, when they are older than this. Nothing that a group has not acknowledged ever does,
-    /// nor anything of a stream without a group: if consumers stay away, Redis fills up, publishing becomes unavailable, and messages wait in the outbox.
+    /// Entries that every group of a stream has acknowledged go, when they are older than this.
+    /// Nothing that a group has not acknowledged ever does, nor anything of a stream without a
+    /// group: if consumers stay away, Redis fills up, publishing becomes unavailable, and messages
+    /// wait in the outbox.
     Finished(Duration),
-    /// As `Finished`, at once, and beyond about so many entries in each unit the oldest go **whether they were read or not**. A consumer that
-    /// is behind by more than that loses messages.
+    /// As `Finished`, at once, and beyond about so many entries in each unit the oldest go
+    /// **whether they were read or not**. A consumer that is behind by more than that loses
+    /// messages.
     AtMost(u64),
     /// Nothing goes. Somebody else trims the streams.
     Everything,
@@ -93,7 +96,8 @@ impl Config {
     }
 }
 
-/// Builds a [`RedisTransport`]. Times without end, as `Duration::MAX`, are taken for a hundred years.
+/// Builds a [`RedisTransport`]. Times without end, as `Duration::MAX`, are taken for a hundred
+/// years.
 ///
 /// ```
 /// # mod outbox { pub use outbox_contract::*; pub mod redis { pub use outbox_transport_redis::*; } }
@@ -145,116 +149,133 @@ impl RedisTransportBuilder {
         }
     }
 
-    /// The address is one node of a Redis Cluster, which is asked for all others; `others` are nodes to ask where it does not answer, and
-    /// may be none. Units spread over the primaries. While one of them is away, and until a replica has taken its place, everything waits.
+    /// The address is one node of a Redis Cluster, which is asked for all others; `others` are
+    /// nodes to ask where it does not answer, and may be none. Units spread over the primaries.
+    /// While one of them is away, and until a replica has taken its place, everything waits.
     pub fn cluster<O: Into<String>>(mut self, others: impl IntoIterator<Item = O>) -> Self {
         self.config.cluster = true;
         self.others = others.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Sets the beginning of all keys. Default `outbox`; without braces. Services that exchange messages have the same.
+    /// Sets the beginning of all keys. Default `outbox`; without braces. Services that exchange
+    /// messages have the same.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.config.prefix = prefix.into();
         self
     }
 
-    /// Sets the number of units of a topic that is made by this transport: how many members of a consumer can work side by side. 1 to 256, default
-    /// 8. A topic keeps the number it was made with: another one would send keys to other units, and their order would be lost.
+    /// Sets the number of units of a topic that is made by this transport: how many members of a
+    /// consumer can work side by side. 1 to 256, default
+    /// 8. A topic keeps the number it was made with: another one would send keys to other units,
+    ///    and their order would be lost.
     pub fn units(mut self, units: u32) -> Self {
         self.config.units = units;
         self
     }
 
-    /// Takes only topics that were made with [`RedisTransport::create_topic`]. Others are unavailable, or missing. Default: a topic is
-    /// made by naming it.
+    /// Takes only topics that were made with [`RedisTransport::create_topic`]. Others are
+    /// unavailable, or missing. Default: a topic is made by naming it.
     pub fn existing_topics_only(mut self) -> Self {
         self.config.topics = Topics::Existing;
         self
     }
 
-    /// Sets the retention of entries that were read. Default: what every group has acknowledged goes.
+    /// Sets the retention of entries that were read. Default: what every group has acknowledged
+    /// goes.
     pub fn retention(mut self, retention: Retention) -> Self {
         self.config.retention = retention;
         self
     }
 
-    /// Where a consumer begins that subscribes for the first time. Default [`Start::Oldest`]. One that is subscribed, and whose group was lost (the
-    /// stream was deleted, a failover did not know of it), begins with the oldest in any case: it skips nothing, and whoever receives is told.
+    /// Where a consumer begins that subscribes for the first time. Default [`Start::Oldest`]. One
+    /// that is subscribed, and whose group was lost (the stream was deleted, a failover did not
+    /// know of it), begins with the oldest in any case: it skips nothing, and whoever receives is
+    /// told.
     pub fn start(mut self, start: Start) -> Self {
         self.config.start = start;
         self
     }
 
-    /// The most bytes that a payload may have. Default: what the server takes (`proto-max-bulk-len`, 512 MiB unless it was set), as far as
-    /// it lets this user ask: with each new connection.
+    /// The most bytes that a payload may have. Default: what the server takes
+    /// (`proto-max-bulk-len`, 512 MiB unless it was set), as far as it lets this user ask: with
+    /// each new connection.
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.config.max_message_bytes = Some(bytes);
         self
     }
 
-    /// A message is delivered when so many replicas have it too (`WAIT`). Default 0. What reached fewer in time is unknown, and nothing
-    /// more is sent until they are back. A failover can still choose a replica without it, if there are more of them.
+    /// A message is delivered when so many replicas have it too (`WAIT`). Default 0. What reached
+    /// fewer in time is unknown, and nothing more is sent until they are back. A failover can still
+    /// choose a replica without it, if there are more of them.
     pub fn confirm_replicas(mut self, replicas: u32) -> Self {
         self.config.confirm.replicas = replicas;
         self
     }
 
-    /// A message is delivered when it is on the disk of the primary (`WAITAOF`: Redis 7.2 or newer with `appendonly yes`). Default off.
+    /// A message is delivered when it is on the disk of the primary (`WAITAOF`: Redis 7.2 or newer
+    /// with `appendonly yes`). Default off.
     pub fn confirm_disk(mut self) -> Self {
         self.config.confirm.disk = true;
         self
     }
 
-    /// Sets the time limit for replicas and the disk. Default 2 seconds; shorter than a relay's `publish_timeout`.
+    /// Sets the time limit for replicas and the disk. Default 2 seconds; shorter than a relay's
+    /// `publish_timeout`.
     pub fn confirm_timeout(mut self, timeout: Duration) -> Self {
         self.config.confirm_timeout = timeout;
         self
     }
 
-    /// For how long a stream remembers the newest owner of a bucket without hearing of it. Default an hour: much longer than a relay can
-    /// be late. When the outbox's database is restored from a backup, owners' numbers may begin below those that were seen: then
-    /// publishing is unavailable for this long, bucket by bucket, or until the keys `PREFIX:{TOPIC:UNIT}:epochs:*` are deleted. Outboxes that
-    /// are configured with one source hold each other up for good; by default each has its own.
+    /// For how long a stream remembers the newest owner of a bucket without hearing of it. Default
+    /// an hour: much longer than a relay can be late. When the outbox's database is restored from a
+    /// backup, owners' numbers may begin below those that were seen: then publishing is unavailable
+    /// for this long, bucket by bucket, or until the keys `PREFIX:{TOPIC:UNIT}:epochs:*` are
+    /// deleted. Outboxes that are configured with one source hold each other up for good; by
+    /// default each has its own.
     pub fn keep_epochs(mut self, keep: Duration) -> Self {
         self.config.keep_epochs = keep;
         self
     }
 
-    /// Sets the minimum interval at which a stream that is written to is trimmed. Default each second.
+    /// Sets the minimum interval at which a stream that is written to is trimmed. Default each
+    /// second.
     pub fn trim_every(mut self, every: Duration) -> Self {
         self.config.trim_every = every;
         self
     }
 
-    /// For how long a member owns a unit without a heartbeat. Default 15 seconds: after a kill the others wait for that long. When the server's clock
-    /// goes back meanwhile (a replica with another one took its place), they wait for twice as long at most.
+    /// For how long a member owns a unit without a heartbeat. Default 15 seconds: after a kill the
+    /// others wait for that long. When the server's clock goes back meanwhile (a replica with
+    /// another one took its place), they wait for twice as long at most.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.config.lease = lease;
         self
     }
 
-    /// Sets the interval at which a member says that it is alive and looks for the others. Default 3 seconds; at most half of the lease. Units move to a member
-    /// that joins within two of them.
+    /// Sets the interval at which a member says that it is alive and looks for the others. Default
+    /// 3 seconds; at most half of the lease. Units move to a member that joins within two of them.
     pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
         self.config.heartbeat = heartbeat;
         self
     }
 
-    /// Sets the time limit of connecting, be it to one node of a cluster after another. Default 5 seconds.
+    /// Sets the time limit of connecting, be it to one node of a cluster after another. Default 5
+    /// seconds.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.config.connect_timeout = timeout;
         self
     }
 
-    /// Sets the time limit of an acknowledgement, a heartbeat, and whatever else answers at once. Default 5 seconds. What is published has the
-    /// relay's time.
+    /// Sets the time limit of an acknowledgement, a heartbeat, and whatever else answers at once.
+    /// Default 5 seconds. What is published has the relay's time.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.config.request_timeout = timeout;
         self
     }
 
-    /// Which certificate authorities are trusted with a `rediss://` address, in PEM. Default: those of the system.
+    /// Which certificate authorities are trusted with a `rediss://` address, in PEM. Default: those
+    /// of the system.
     pub fn authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.authorities = Some(pem.into());
         self
@@ -272,29 +293,26 @@ impl RedisTransportBuilder {
         }
         let wrong = |words: String| TransportError::new(TransportErrorKind::Invalid, "build", words);
         if config.prefix.is_empty() || config.prefix.contains(['{', '}']) {
-            return Err(wrong(format!(
-                "the prefix {:?} is empty or has a brace; give it a name",
-                config.prefix
-            )));
+            return Err(wrong(format!("prefix is {:?}; make it a name without braces", config.prefix)));
         }
         if config.units == 0 || usize::try_from(config.units).is_ok_and(|units| units > BUCKETS) {
-            return Err(wrong(format!("a topic can't have {} units; choose 1 to {BUCKETS}", config.units)));
+            return Err(wrong(format!("units is {}; make it 1 to {BUCKETS}", config.units)));
         }
         if config.heartbeat.is_zero() || config.heartbeat > config.lease / 2 {
             return Err(wrong(format!(
-                "a heartbeat each {:?} can't keep leases of {:?}; set it to half of that or less",
+                "heartbeat is {:?}, too long for leases of {:?}; make it half of that or less",
                 config.heartbeat, config.lease
             )));
         }
         if config.retention == Retention::AtMost(0) {
             return Err(wrong(
-                "streams of 0 entries would keep no message until it is read; choose Retention::AtMost of 1 or more, or Finished"
+                "retention is Retention::AtMost(0), which would delete unread messages; make it 1 or more, or use Finished"
                     .to_owned(),
             ));
         }
         if config.cluster && config.confirm != Confirm::default() {
             return Err(wrong(
-                "confirm_replicas and confirm_disk are for one server; on a cluster leave them out, and see appendfsync and \
+                "confirm_replicas and confirm_disk are not supported on a cluster; remove them, and use appendfsync and \
                  min-replicas-to-write"
                     .to_owned(),
             ));

@@ -19,14 +19,16 @@ use crate::scripts::Scripts;
 pub(crate) struct Server {
     /// The server; of a cluster, the nodes that are asked for the others, in turn.
     seeds: Vec<Client>,
-    /// The place of the seed that is asked first: the one that answered last, or that behind one that did not.
+    /// The place of the seed that is asked first: the one that answered last, or that behind one
+    /// that did not.
     first: AtomicUsize,
     cluster: bool,
     connect_timeout: Duration,
     closed: watch::Sender<bool>,
     /// The longest payload that was configured, in bytes.
     configured: usize,
-    /// That, or the longest string that the server takes, as far as it said so to the last connection.
+    /// That, or the longest string that the server takes, as far as it said so to the last
+    /// connection.
     max_bytes: AtomicUsize,
     connections: AtomicU64,
 }
@@ -87,11 +89,13 @@ impl Server {
 
     /// Makes a connection. Whatever goes wrong, nothing was asked yet.
     ///
-    /// The seeds are asked one after the other. Each may take its share of the time that is left, so that a silent one leaves some to the others.
+    /// The seeds are asked one after the other. Each may take its share of the time that is left,
+    /// so that a silent one leaves some to the others.
     pub(crate) async fn connect(&self) -> Result<Connection, Error> {
         self.check_open()?;
         let (until, first) = (Instant::now() + self.connect_timeout, self.first.load(Ordering::Relaxed));
-        let mut failed = Error::route("unreachable", "no address of redis is known");
+        let mut failed =
+            Error::route("unreachable", "the list of redis addresses is empty; name at least one");
         for (asked, left) in (1..=self.seeds.len()).rev().enumerate() {
             let place = (first + asked) % self.seeds.len();
             let Some(seed) = self.seeds.get(place) else { break };
@@ -106,7 +110,7 @@ impl Server {
                 }
                 Ok(Err(error)) => failed = error,
                 Err(_) => {
-                    let words = format!("redis can't be reached: no answer within {share:?}");
+                    let words = format!("connection timed out: no answer from redis within {share:?}");
                     failed = Error::route("unreachable", words);
                 }
             }
@@ -165,7 +169,8 @@ impl Connection {
     }
 }
 
-/// One connection to one server. Those who wait for an answer set the limit; the client's own would cut reads that are meant to wait.
+/// One connection to one server. Those who wait for an answer set the limit; the client's own would
+/// cut reads that are meant to wait.
 pub(crate) async fn plain(client: &Client) -> Result<MultiplexedConnection, Error> {
     let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
@@ -210,8 +215,9 @@ impl Link {
         Ok(self.slot().insert(connection).clone())
     }
 
-    /// Sends commands together. A connection on which nothing came back, or came back in time, is not used again; nor is one whose
-    /// server has lost its scripts, or says that it is no primary: behind the same address may be another one by now.
+    /// Sends commands together. A connection on which nothing came back, or came back in time, is
+    /// not used again; nor is one whose server has lost its scripts, or says that it is no primary:
+    /// behind the same address may be another one by now.
     pub(crate) async fn send(
         &self,
         connection: &mut Connection,
@@ -264,8 +270,8 @@ impl Link {
     }
 }
 
-/// A request without an answer so far. Dropped like that, the connection is given up: what is asked next must not stand in line behind
-/// an answer that never comes.
+/// A request without an answer so far. Dropped like that, the connection is given up: what is asked
+/// next must not stand in line behind an answer that never comes.
 struct InDoubt<'l> {
     link: &'l Link,
     number: u64,

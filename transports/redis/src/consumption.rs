@@ -276,8 +276,8 @@ impl Consumption {
         }
     }
 
-    /// Marks deliveries finished: unconfirmed until Redis knows, or their unit is lost. Returns true
-    /// if there is anything to tell of them.
+    /// Marks deliveries finished: unconfirmed until Redis knows, or their unit is lost. Returns
+    /// true if there is anything to tell of them.
     pub(crate) fn finish(&mut self, tags: &[Tag]) -> bool {
         let mut any = false;
         for tag in tags {

@@ -149,7 +149,8 @@ fn a_lease_that_is_prolonged_goes_on_as_it_is() {
     assert!(!state.expire(LATER));
 }
 
-/// After a failover that lost entries: what comes now stands before what was handed out, and would be passed.
+/// After a failover that lost entries: what comes now stands before what was handed out, and would
+/// be passed.
 #[test]
 fn a_unit_whose_stream_has_gone_back_is_taken_anew() {
     let mut state = state(100, usize::MAX);
@@ -298,7 +299,7 @@ fn what_is_finished_is_unconfirmed_until_redis_knows() {
     read_of_unit(&mut state, 9, entries(1..=3, EMPTY));
     let tags: Vec<Tag> = deliveries(&mut state).into_iter().map(|it| it.tag).collect();
     let third = std::slice::from_ref(&tags[2]);
-    assert!(!state.finish(&[Tag { number: 4, ..tags[2].clone() }]), "nobody has it");
+    assert!(!state.finish(&[Tag { number: 4, ..tags[2].clone() }]), "no member has it");
     assert!(state.finish(third) && state.finish(third), "however often it is said");
     assert_eq!(state.unconfirmed()[0].deliveries, [(3, id(3))]);
     assert_eq!(state.window.room().messages, 0, "it makes no room yet");
@@ -334,6 +335,6 @@ fn what_is_gone_from_the_stream_is_named_and_passed() {
     let mut read = entries(1..=2, EMPTY);
     read[0].content = None;
     assert_eq!(read_of_unit(&mut state, 9, read), 1);
-    assert_eq!(state.unconfirmed()[0].deliveries, [(1, id(1))], "nobody is to see it as pending");
+    assert_eq!(state.unconfirmed()[0].deliveries, [(1, id(1))], "it must not look pending");
     assert_eq!(deliveries(&mut state).len(), 1);
 }

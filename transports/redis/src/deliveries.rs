@@ -23,8 +23,9 @@ use crate::{keeper, reader};
 
 /// State that the parts of a member share.
 pub(crate) struct Member {
-    /// An id made fresh for each member, and behind a colon how long its leases last, in milliseconds: so that others know which lease is too long
-    /// to be one. Those who came first sort first.
+    /// An id made fresh for each member, and behind a colon how long its leases last, in
+    /// milliseconds: so that others know which lease is too long to be one. Those who came first
+    /// sort first.
     pub(crate) name: String,
     pub(crate) consumer: Consumer,
     // Plain mutexes: each is held for one look or one store. Grows when a topic is no longer refused.
@@ -32,7 +33,8 @@ pub(crate) struct Member {
     problems: Mutex<Problems>,
     pub(crate) config: Config,
     pub(crate) routing: Routing,
-    /// Heartbeats and acknowledgements. What is published stands on another connection, so that no load holds these up.
+    /// Heartbeats and acknowledgements. What is published stands on another connection, so that no
+    /// load holds these up.
     pub(crate) control: Arc<Link>,
     pub(crate) clock: SystemClock,
     /// There may be something to hand out.
@@ -218,8 +220,8 @@ async fn stop(tasks: &mut [JoinHandle<()>]) {
     }
 }
 
-/// A crash as far as deliveries go. As the process lives, the units are given back all the same, so that nobody has to wait until the
-/// leases are over.
+/// A crash as far as deliveries go. As the process lives, the units are given back all the same, so
+/// that no other member waits until the leases are over.
 impl Drop for RedisDeliveries {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);

@@ -1,7 +1,8 @@
 //! Durability beyond the execution of a write: replicas have it, the disk has it.
 //!
-//! The worth of this: a replica that has a write can become primary, or one that has not; `WAIT` does not change which. `WAITAOF` says
-//! that the primary's disk has it. What neither covers is a disk that is lost with its machine and no replica.
+//! The worth of this: a replica that has a write can become primary, or one that has not; `WAIT`
+//! does not change which. `WAITAOF` says that the primary's disk has it. What neither covers is a
+//! disk that is lost with its machine and no replica.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,8 +18,8 @@ use crate::error::{Error, Reach};
 pub(crate) struct Durability {
     confirm: Confirm,
     timeout: Duration,
-    /// The last writes did not reach enough of them in time. Nothing more is written until they are back: each try would leave one
-    /// more copy in the stream.
+    /// The last writes did not reach enough of them in time. Nothing more is written until they are
+    /// back: each try would leave one more copy in the stream.
     short: AtomicBool,
 }
 
@@ -42,7 +43,8 @@ impl Durability {
         usize::from(self.confirm.replicas > 0) + usize::from(self.confirm.disk)
     }
 
-    /// Takes the next write as short of them until [`confirmed`](Self::confirmed) says otherwise: also when nobody waits for the answer.
+    /// Takes the next write as short of them until [`confirmed`](Self::confirmed) says otherwise:
+    /// also when no caller waits for the answer.
     pub(crate) fn in_doubt(&self) -> InDoubt<'_> {
         InDoubt { durability: self, armed: self.questions() > 0 }
     }
@@ -63,7 +65,7 @@ impl Durability {
                 return Err(Error::unknown(
                     "not-enough-replicas",
                     format!(
-                        "{have} of {wanted} replicas had it within {:?}; see the replicas, or ask for fewer with confirm_replicas",
+                        "{have} of {wanted} replicas confirmed within {:?}; check the replicas, or lower confirm_replicas",
                         self.timeout
                     ),
                 ));
@@ -74,16 +76,16 @@ impl Durability {
             if answer.first().map(number) != Some(Ok(1)) {
                 return Err(Error::unknown(
                     "not-on-disk",
-                    format!("it was not on the disk of the primary within {:?}; see its log", self.timeout),
+                    format!("not fsynced on the primary within {:?}; check its disk and log", self.timeout),
                 ));
             }
         }
         Ok(())
     }
 
-    /// After a shortage: whether those who are to confirm are back. Before anything more is written.
-    /// The `probe` is a key that nobody reads: those who are to confirm are asked for what this connection has written, and a new one has
-    /// written nothing, so all would have it.
+    /// After a shortage: whether those who are to confirm are back. Before anything more is
+    /// written. The `probe` is a key that is never read: those who are to confirm are asked for
+    /// what this connection has written, and a new one has written nothing, so all would have it.
     pub(crate) async fn check_recovered(
         &self,
         link: &Link,
@@ -115,13 +117,13 @@ impl Durability {
             field(replication, "connected_slaves").and_then(|it| it.parse().ok()).unwrap_or(0);
         if replicas < self.confirm.replicas {
             let words = format!(
-                "{replicas} replicas are connected, and confirm_replicas asks for {}; see the replicas, or ask for fewer",
+                "{replicas} replicas are connected, and confirm_replicas is {}; check the replicas, or lower it",
                 self.confirm.replicas
             );
             return lacks(TransportErrorKind::Unavailable, words);
         }
         if self.confirm.disk && field(persistence, "aof_enabled") != Some("1") {
-            let words = "confirm_disk needs a server with appendonly yes: CONFIG SET appendonly yes";
+            let words = "confirm_disk needs appendonly yes on the server: CONFIG SET appendonly yes";
             return lacks(TransportErrorKind::Invalid, words.to_owned());
         }
         let version = field(server, "redis_version").unwrap_or("0");
@@ -133,7 +135,7 @@ impl Durability {
     }
 }
 
-/// Something was written, and nobody has said yet where it is.
+/// Something was written, and it is not confirmed yet where it is.
 pub(crate) struct InDoubt<'d> {
     durability: &'d Durability,
     armed: bool,
@@ -170,7 +172,7 @@ pub(crate) fn check_eviction(memory: &str) -> Result<(), Error> {
     }
     if policy.starts_with("volatile-") {
         // Streams never expire; what does is made again.
-        tracing::warn!(policy, "a redis that is full may end leases early; set maxmemory-policy noeviction");
+        tracing::warn!(policy, "a full redis may evict leases; set maxmemory-policy noeviction");
         return Ok(());
     }
     Err(Error {
@@ -178,7 +180,7 @@ pub(crate) fn check_eviction(memory: &str) -> Result<(), Error> {
         kind: TransportErrorKind::Invalid,
         class: "configuration",
         words: format!(
-            "with maxmemory-policy {policy} a server that is full deletes streams, and messages that were confirmed with them: \
+            "maxmemory-policy is {policy}: a full server would evict streams, with confirmed messages in them: \
              CONFIG SET maxmemory-policy noeviction"
         ),
     })

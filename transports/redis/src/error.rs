@@ -11,7 +11,7 @@ pub(crate) enum Reach {
     Route,
     /// One topic. What was asked did not happen.
     Topic,
-    /// Nobody knows whether it happened: the connection broke, or nothing was said in time.
+    /// The result is unknown: the connection broke, or no answer came in time.
     Unknown,
     /// This transport was closed.
     Closed,
@@ -26,11 +26,12 @@ pub(crate) struct Error {
     pub(crate) words: String,
 }
 
-const MOVED: &str = "this node of a cluster has not that slot; a transport that was built with cluster() asks who has, and goes on by itself";
+const MOVED: &str = "this cluster node does not serve the slot; build the transport with cluster(), which follows slots by itself";
 
-const MOVING: &str = "the slot is being moved, and it goes on when that has ended; see CLUSTER NODES for one that stays on its way";
+const MOVING: &str = "the slot is being migrated; publishing continues afterwards; check CLUSTER NODES for a migration that is stuck";
 
-/// The first word of an answer, what it is called in policies and metrics, how far it reaches, and what helps.
+/// The first word of an answer, what it is called in policies and metrics, how far it reaches, and
+/// what helps.
 const REFUSALS: &[(&str, &str, Reach, TransportErrorKind, &str)] = {
     use Reach::{Route, Topic};
     use TransportErrorKind::{Invalid, NotPermitted, Unavailable, Unsupported};
@@ -42,34 +43,34 @@ const REFUSALS: &[(&str, &str, Reach, TransportErrorKind, &str)] = {
             Unavailable,
             "this server is a replica; point the URL at the primary",
         ),
-        ("OOM", "out-of-memory", Route, Unavailable, "raise maxmemory, or see which consumer is behind"),
         (
-            "LOADING",
-            "loading",
+            "OOM",
+            "out-of-memory",
             Route,
             Unavailable,
-            "the server reads its data from disk; it goes on by itself",
+            "out of memory; raise maxmemory, or find the consumer that lags",
         ),
+        ("LOADING", "loading", Route, Unavailable, "the server is loading its data from disk; wait"),
         (
             "MISCONF",
             "persistence-failing",
             Route,
             Unavailable,
-            "the server can't write to its disk; see its log",
+            "the server can't persist to disk; check its disk and log",
         ),
         (
             "MASTERDOWN",
             "primary-down",
             Route,
             Unavailable,
-            "this replica has lost its primary; see replication",
+            "this replica has lost its primary; check replication, or point the URL at the primary",
         ),
         (
             "NOREPLICAS",
             "not-enough-replicas",
             Route,
             Unavailable,
-            "see min-replicas-to-write, and the replicas",
+            "too few replicas are connected; check them, or lower min-replicas-to-write",
         ),
         ("BUSY", "busy", Route, Unavailable, "a script runs for too long; SCRIPT KILL ends it"),
         (
@@ -77,14 +78,14 @@ const REFUSALS: &[(&str, &str, Reach, TransportErrorKind, &str)] = {
             "busy",
             Route,
             Unavailable,
-            "a script runs for too long and has written; see the server",
+            "a script runs for too long and has written, so it can't be killed; wait, or SHUTDOWN NOSAVE",
         ),
         (
             "CLUSTERDOWN",
             "cluster-down",
             Route,
             Unavailable,
-            "slots of the cluster have no node; see CLUSTER INFO",
+            "some hash slots have no node; check CLUSTER INFO",
         ),
         ("TRYAGAIN", "cluster-moving", Topic, Unavailable, MOVING),
         (
@@ -92,30 +93,36 @@ const REFUSALS: &[(&str, &str, Reach, TransportErrorKind, &str)] = {
             "group-missing",
             Topic,
             Unavailable,
-            "the stream or its group was deleted; the consumer makes it again",
+            "the stream or its consumer group was deleted; the consumer creates it again",
         ),
-        ("NOAUTH", "not-authorised", Route, NotPermitted, "the server wants a password; put it into the URL"),
-        ("WRONGPASS", "not-authorised", Route, NotPermitted, "user or password are wrong; correct the URL"),
+        (
+            "NOAUTH",
+            "not-authorized",
+            Route,
+            NotPermitted,
+            "the server requires a password; put it into the URL",
+        ),
+        ("WRONGPASS", "not-authorized", Route, NotPermitted, "user or password is wrong; correct the URL"),
         (
             "NOPERM",
-            "not-authorised",
+            "not-authorized",
             Topic,
             NotPermitted,
-            "grant this user the command and the keys: see ACL LOG",
+            "permission denied; grant this user the command and the keys (ACL LOG names them)",
         ),
         (
             "NOSCRIPT",
             "no-script",
             Route,
             Unavailable,
-            "the server was started again, or its scripts flushed; tried again",
+            "the server was restarted, or its scripts were flushed; retrying",
         ),
         (
             "WRONGTYPE",
             "wrong-type",
             Topic,
             Invalid,
-            "something else is stored under this key; choose another prefix",
+            "another type of value is stored under this key; choose another prefix",
         ),
         ("MOVED", "cluster", Route, Unavailable, MOVED),
         ("ASK", "cluster-moving", Topic, Unavailable, MOVING),
@@ -124,8 +131,8 @@ const REFUSALS: &[(&str, &str, Reach, TransportErrorKind, &str)] = {
 };
 
 impl Error {
-    /// Classifies a refusal of the server, by its first word. What has no row here is taken for the topic's: nothing is counted
-    /// against a message for words that nobody understands.
+    /// Classifies a refusal of the server, by its first word. What has no row here is taken for the
+    /// topic's: nothing is counted against a message for an unknown answer.
     pub(crate) fn refused(said: &str) -> Self {
         let code = said.split_whitespace().next().unwrap_or_default();
         // What a user may not do within a script comes without its own first word.
@@ -136,12 +143,12 @@ impl Error {
             "server-error",
             Reach::Topic,
             TransportErrorKind::Other,
-            "see the server's log",
+            "check the server's log",
         ));
         Self { reach, kind, class, words: format!("redis refused: {}: {remedy}", said.trim()) }
     }
 
-    /// Nobody knows what became of it.
+    /// Its result is unknown.
     pub(crate) fn unknown(class: &'static str, words: impl Into<String>) -> Self {
         Self { reach: Reach::Unknown, kind: TransportErrorKind::Unavailable, class, words: words.into() }
     }
@@ -159,7 +166,7 @@ impl Error {
             reach: Reach::Closed,
             kind: TransportErrorKind::Closed,
             class: "closed",
-            words: "the transport was closed; build another one".to_owned(),
+            words: "the transport is closed; build another one".to_owned(),
         }
     }
 
@@ -175,7 +182,7 @@ impl Error {
 
     /// An answer that is not what the protocol says.
     pub(crate) fn unexpected(what: &str) -> Self {
-        Self::unknown("unexpected-answer", format!("redis answered {what} with something else than expected"))
+        Self::unknown("unexpected-answer", format!("unexpected answer from redis to {what}"))
     }
 
     /// The same, met while nothing of what counts had been sent.
@@ -216,17 +223,16 @@ impl From<RedisError> for Error {
                 let detail = error.detail().unwrap_or_default();
                 Self::refused(&format!("{} {detail}", error.code().unwrap_or("ERR")))
             }
-            ErrorKind::AuthenticationFailed => Self::refused(&format!(
-                "WRONGPASS {}",
-                error.detail().unwrap_or("the server did not take user and password")
-            )),
+            ErrorKind::AuthenticationFailed => {
+                Self::refused(&format!("WRONGPASS {}", error.detail().unwrap_or("authentication failed")))
+            }
             ErrorKind::InvalidClientConfig => Self {
                 reach: Reach::Route,
                 kind: TransportErrorKind::Invalid,
                 class: "configuration",
                 words: error.to_string(),
             },
-            _ => Self::unknown("connection-lost", format!("the connection to redis broke: {error}")),
+            _ => Self::unknown("connection-lost", format!("the connection to redis was lost: {error}")),
         }
     }
 }
@@ -242,9 +248,9 @@ mod tests {
             assert!(matches!(error.outcome(), Outcome::Unavailable(..)), "{code}");
             assert_eq!(error.class, *class);
         }
-        assert_eq!(Error::refused("ERR ACL failure in script: no permissions").class, "not-authorised");
+        assert_eq!(Error::refused("ERR ACL failure in script: no permissions").class, "not-authorized");
         let Outcome::Unavailable(reach, failure) = Error::refused("ERR what is this").outcome() else {
-            panic!("words that nobody understands count against no message");
+            panic!("an unknown answer counts against no message");
         };
         assert_eq!((reach, failure.class.as_ref()), (Unavailable::Topic, "server-error"));
     }

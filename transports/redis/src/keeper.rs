@@ -1,4 +1,5 @@
-//! Keeps a member's leases: says that it is alive, prolongs what it has, gives up what is beyond its share, takes what is free.
+//! Keeps a member's leases: says that it is alive, prolongs what it has, gives up what is beyond
+//! its share, takes what is free.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -100,8 +101,8 @@ impl Member {
         Ok(())
     }
 
-    /// Counts as a member of each topic for one more lease, and so do its units: of all topics in one request. Returns for each topic who else
-    /// is there, or what was refused of it.
+    /// Counts as a member of each topic for one more lease, and so do its units: of all topics in
+    /// one request. Returns for each topic who else is there, or what was refused of it.
     async fn prolong(&self, topics: &[(Topic, u32)]) -> Result<Vec<Result<Vec<String>, Error>>, Error> {
         let mut connection = self.control.connection().await?;
         let lasts = if self.state().is_draining() { 0 } else { self.lease_millis() };
@@ -141,7 +142,7 @@ impl Member {
             Ok(Some(Ownership { seen, oldest, .. })) => {
                 self.is_well(&unit.topic, Some(unit.number));
                 if self.state().prolong(unit, held, until, seen, oldest) {
-                    tracing::warn!(%unit, "the server has lost how far its consumer had come; what was in between comes again");
+                    tracing::warn!(%unit, "the server lost the position of the consumer group; messages since then are delivered again");
                     self.lose(unit);
                 }
             }
@@ -150,8 +151,9 @@ impl Member {
         Ok(())
     }
 
-    /// Gives units back, and acknowledges first what is finished of them. This member stops using them before anybody else can have them. What does not go
-    /// through is given back with the next heartbeat.
+    /// Gives units back, and acknowledges first what is finished of them. This member stops using
+    /// them before anybody else can have them. What does not go through is given back with the next
+    /// heartbeat.
     async fn give_up(
         &self,
         connection: &mut Connection,
@@ -247,7 +249,8 @@ impl Member {
         result
     }
 
-    /// Returns true if a unit may be had, by its lease and what is left of that. Who takes it is told for certain.
+    /// Returns true if a unit may be had, by its lease and what is left of that. Who takes it is
+    /// told for certain.
     fn seems_free(&self, answers: &[Value]) -> Result<bool, Error> {
         let [lease, left] = answers else { return Err(Error::unexpected("a question for a lease")) };
         if *lease == Value::Nil {
@@ -266,14 +269,15 @@ impl Member {
     /// The group of a unit was not there any more.
     fn tell_of_loss(&self, unit: &Unit) {
         let words = format!(
-            "the group {} of {unit} was lost, and was made again: it begins with what is there; see whether redis lost data, or who deleted it",
+            "the group {} of {unit} was lost and created again, from the oldest entry; check whether redis lost data, or who deleted the group",
             self.consumer
         );
         tracing::warn!(%unit, "{words}");
         self.fail(Error::topic("group-lost", TransportErrorKind::Unavailable, words));
     }
 
-    /// Keeps a refusal of one unit as a problem of the member: it holds up no other, and is tried again with the next heartbeat.
+    /// Keeps a refusal of one unit as a problem of the member: it holds up no other, and is tried
+    /// again with the next heartbeat.
     pub(crate) fn tell_of(&self, unit: &Unit, error: Error) -> Result<(), Error> {
         if error.reach != Reach::Topic {
             return Err(error);
@@ -282,10 +286,11 @@ impl Member {
         Ok(())
     }
 
-    /// Leaves: acknowledges what is finished and gives everything back at once. What does not go through is free when the leases are over.
+    /// Leaves: acknowledges what is finished and gives everything back at once. What does not go
+    /// through is free when the leases are over.
     pub(crate) async fn leave(&self) -> Result<(), Error> {
         let mut connection = self.control.connection().await?;
-        // All of them, also one that was just taken, and that nobody here has heard of yet.
+        // All of them, also one that was just taken, and that is not known here yet.
         let topics = self.topics();
         let units = topics.iter().flat_map(|(topic, units)| (0..*units).map(|number| unit(topic, number)));
         let units: Vec<Unit> = units.collect();

@@ -19,7 +19,7 @@ pub(crate) struct Entry {
 /// Position from which to read on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cursor {
-    /// Among what the group was given and nobody has acknowledged, behind this entry. Comes before
+    /// Among the delivered and unacknowledged entries of the group, behind this entry. Comes before
     /// everything new.
     Pending(StreamId),
     /// New to the group.

@@ -10,7 +10,8 @@ use crate::connection::{plain, refusal};
 use crate::error::Error;
 use crate::slots::{Address, Slots};
 
-/// The primaries as they were when the connections were made. Never repaired: when slots have moved, all are made anew.
+/// The primaries as they were when the connections were made. Never repaired: when slots have
+/// moved, all are made anew.
 pub(crate) struct Nodes {
     slots: Slots,
     /// In the order of the nodes of `slots`.
@@ -26,13 +27,19 @@ impl Nodes {
         let answers = asked.send_packed_commands(&question, 0, 1).await?;
         let answer = answers.first().unwrap_or(&Value::Nil);
         if let Some(refused) = refusal(answer) {
-            let words = format!("the server is no node of a cluster, says it: {}", refused.words);
+            let words = format!(
+                "the server is not a cluster node; build the transport without cluster(): {}",
+                refused.words
+            );
             return Err(Error { class: "configuration", words, ..refused });
         }
         let info = seed.get_connection_info();
         let slots = Slots::read(answer, &host(info))?;
         if slots.nodes.is_empty() {
-            return Err(Error::route("cluster-down", "the cluster has no slots; see CLUSTER INFO"));
+            return Err(Error::route(
+                "cluster-down",
+                "the cluster has no slots assigned; check CLUSTER INFO",
+            ));
         }
         let connections = slots.nodes.iter().map(|address| async {
             let client = Client::open(at(info, address))?;
@@ -42,7 +49,8 @@ impl Nodes {
         Ok(Self { slots, connections })
     }
 
-    /// Sends each command to the node of its key, in order on each node, and gives the answers in the order of the commands.
+    /// Sends each command to the node of its key, in order on each node, and gives the answers in
+    /// the order of the commands.
     ///
     /// # Errors
     ///

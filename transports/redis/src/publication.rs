@@ -1,4 +1,5 @@
-//! Publication of a batch: which messages go to which stream, and what each answer says of them. Pure.
+//! Publication of a batch: which messages go to which stream, and what each answer says of them.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -56,7 +57,8 @@ impl Appended {
     }
 }
 
-/// Deals a batch out to streams. What can't go is reported at once, and what follows it of its key is blocked.
+/// Deals a batch out to streams. What can't go is reported at once, and what follows it of its key
+/// is blocked.
 pub(crate) fn plan(
     batch: &PublishBatch,
     units: &BTreeMap<Topic, Result<u32, Error>>,
@@ -89,7 +91,8 @@ pub(crate) fn plan(
     appends.into_values().collect()
 }
 
-/// Says what became of the messages of a stream. `kept` tells whether replicas and disk have what was written, where that was asked for.
+/// Says what became of the messages of a stream. `kept` tells whether replicas and disk have what
+/// was written, where that was asked for.
 pub(crate) fn report(
     append: &StreamAppend,
     appended: Result<Appended, Error>,
@@ -121,8 +124,8 @@ fn fenced(bucket: Bucket, unit: &Unit) -> Failure {
     Failure::new(
         "fenced",
         format!(
-            "bucket {bucket} has a newer owner than this relay, says the stream of {unit}; this relay hears of it with its next \
-             heartbeat. If that does not end it, another outbox publishes under the same source: give each a source of its own. After the \
+            "bucket {bucket} has a newer owner than this relay, by the stream of {unit}; this relay learns of it with its next \
+             heartbeat. If this continues, another outbox publishes under the same source: give each a source of its own. After the \
              outbox was restored from a backup: delete the keys PREFIX:{{TOPIC:UNIT}}:epochs:*"
         ),
     )

@@ -5,15 +5,18 @@ use std::time::Duration;
 
 use outbox_contract::backend::flow::Load;
 
-/// Number of entries that are asked for at first, of all units together: not many, since nothing is known of them.
+/// Number of entries that are asked for at first, of all units together: not many, since nothing is
+/// known of them.
 const FIRST: usize = 16;
 /// Size that entries are taken to have, in bytes, before any was seen.
 const UNSEEN_BYTES: usize = 16 * 1024;
-/// With each read that brings smaller entries, what they are taken for comes nearer by this part of the way.
+/// With each read that brings smaller entries, what they are taken for comes nearer by this part of
+/// the way.
 const FALLS_BY: usize = 16;
 
-/// As much as there is room for, by the largest entries of late; and no more than what came in good time lets expect, so that a read which is too
-/// large for the time that it has is not repeated for ever.
+/// As much as there is room for, by the largest entries of late; and no more than what came in good
+/// time lets expect, so that a read which is too large for the time that it has is not repeated for
+/// ever.
 #[derive(Debug)]
 pub(crate) struct ReadSize {
     most: usize,
@@ -41,7 +44,8 @@ impl ReadSize {
         self.typical = (self.typical - above.div_ceil(FALLS_BY)).max(largest);
     }
 
-    /// A read ended that took so long, of the time that it had. Whether it brought as much as it asked for says whether more may be there.
+    /// A read ended that took so long, of the time that it had. Whether it brought as much as it
+    /// asked for says whether more may be there.
     pub(crate) fn ended(&mut self, was_full: bool, took: Duration, of: Duration) {
         if took > of / 2 {
             self.failed();

@@ -1,12 +1,15 @@
 //! Reads a member's units, over a connection of its own.
 //!
-//! Whoever reads takes: an entry that a member was given is pending, and the next owner of the unit, who has read what was pending, would
-//! never see it. So a member that lost a unit must not read from it, however late it hears of that. Reading stands in a transaction that
-//! Redis drops when the unit's owner has changed since this member saw that it was itself (`WATCH`): with one round trip for each read,
-//! and without a script, which would make reading cost nearly three times as much. A server without memory queues nothing for a transaction: then
-//! a script reads, for only readers make room.
+//! Whoever reads takes: an entry that a member was given is pending, and the next owner of the
+//! unit, who has read what was pending, would never see it. So a member that lost a unit must not
+//! read from it, however late it hears of that. Reading stands in a transaction that Redis drops
+//! when the unit's owner has changed since this member saw that it was itself (`WATCH`): with one
+//! round trip for each read, and without a script, which would make reading cost nearly three times
+//! as much. A server without memory queues nothing for a transaction: then a script reads, for only
+//! readers make room.
 //!
-//! All owners read under the same name of a group's consumer. So what one left is pending for the next, in order, without claiming it.
+//! All owners read under the same name of a group's consumer. So what one left is pending for the
+//! next, in order, without claiming it.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -28,7 +31,8 @@ use crate::record;
 
 /// The name under which every owner of a unit reads.
 pub(crate) const READER: &str = "outbox";
-/// Time limit of a wait for something new. What changes meanwhile (units taken or resumed) counts from the next one on.
+/// Time limit of a wait for something new. What changes meanwhile (units taken or resumed) counts
+/// from the next one on.
 const WAIT: Duration = Duration::from_millis(250);
 /// The pause before a connection that broke is made again.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -92,7 +96,8 @@ impl Member {
         }
     }
 
-    /// Returns true if all that is to be read is held, and watched under the epoch under which it is.
+    /// Returns true if all that is to be read is held, and watched under the epoch under which it
+    /// is.
     fn covers(&self, watched: &Watched, plan: &Plan) -> bool {
         let held: BTreeMap<Unit, String> = self.state().held().into_iter().collect();
         plan.units
@@ -100,8 +105,8 @@ impl Member {
             .all(|(unit, ..)| held.get(unit).is_some_and(|epoch| watched.get(unit) == Some(epoch)))
     }
 
-    /// Sends commands, and behind them begins to watch the owners of all units; what is not this member's any more is lost. Answers what the
-    /// `before` commands gave, and what is watched now.
+    /// Sends commands, and behind them begins to watch the owners of all units; what is not this
+    /// member's any more is lost. Answers what the `before` commands gave, and what is watched now.
     async fn watch(
         &self,
         connection: &mut Connection,
@@ -143,7 +148,8 @@ impl Member {
         Ok((answers, watched))
     }
 
-    /// One read of what the plan says, unless a unit has another owner since. Says whether anything came, or may come at once.
+    /// One read of what the plan says, unless a unit has another owner since. Says whether anything
+    /// came, or may come at once.
     async fn round(&self, connection: &mut Connection, plan: Plan) -> Result<(bool, Watched), Error> {
         let mut pipeline = Pipeline::new();
         pipeline.cmd("MULTI");
@@ -188,8 +194,8 @@ impl Member {
         Ok((came, watched))
     }
 
-    /// Something is wrong with a unit, and which one is not said. Taken again, all but that get on; it gets a new stream, or is refused by itself. Says that
-    /// something may come at once.
+    /// Something is wrong with a unit, and which one is not said. Taken again, all but that get on;
+    /// it gets a new stream, or is refused by itself. Says that something may come at once.
     fn lose_all(&self, plan: &Plan) -> bool {
         plan.units.iter().for_each(|(unit, ..)| self.lose(unit));
         self.hurry.notify_one();
@@ -219,7 +225,7 @@ impl Member {
             let entries = read.remove(stream).unwrap_or_default();
             let gone = self.state().read(unit, *incarnation, *from, plan.count, entries);
             if gone > 0 {
-                tracing::warn!(%unit, entries = gone, "entries were taken out of the stream before they were acknowledged");
+                tracing::warn!(%unit, entries = gone, "entries were removed from the stream before they were acknowledged");
                 any_gone = true;
             }
         }
@@ -232,7 +238,8 @@ impl Member {
         Ok(came)
     }
 
-    /// Waits until there is something new in a unit, or for a while. Takes nothing. Says whether there may be something.
+    /// Waits until there is something new in a unit, or for a while. Takes nothing. Says whether
+    /// there may be something.
     async fn wait(&self, connection: &mut Connection) -> Result<bool, Error> {
         let Some(units) = self.state().watchable(self.clock.elapsed()) else { return Ok(true) };
         let streams: Vec<String> = units.iter().map(|(unit, _)| self.routing.stream(unit)).collect();
@@ -274,10 +281,11 @@ pub(crate) async fn send(
         .unwrap_or_else(|_| Err(Error::unknown("timeout", format!("redis did not answer within {within:?}"))))
 }
 
-/// Returns true if something is wrong with the stream of one unit: it was deleted, something else stands in its place, or the user may not touch it.
+/// Returns true if something is wrong with the stream of one unit: it was deleted, something else
+/// stands in its place, or the user may not touch it.
 pub(crate) fn is_of_one_unit(refused: &Error) -> bool {
     // A command that is not granted is refused for all units: taking them again would not help.
-    let key_denied = refused.class == "not-authorised" && refused.words.contains("to access");
+    let key_denied = refused.class == "not-authorized" && refused.words.contains("to access");
     key_denied || matches!(refused.class, "group-missing" | "wrong-type")
 }
 

@@ -1,8 +1,9 @@
 //! Reads a member's units on a cluster, and on a server that has no memory for a transaction.
 //!
-//! On a cluster a transaction, and a wait, can't hold more slots than one, and each unit has its own. So each unit is read by a script of its
-//! own, which looks at the owner first; all of them in one round trip to each node. A member without anything to read asks again after a
-//! pause, which grows.
+//! On a cluster a transaction, and a wait, can't hold more slots than one, and each unit has its
+//! own. So each unit is read by a script of its own, which looks at the owner first; all of them in
+//! one round trip to each node. A member without anything to read asks again after a pause, which
+//! grows.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -51,7 +52,8 @@ impl Member {
         }
     }
 
-    /// One read of what the plan says, but of units that have another owner, or rest. Says whether anything came.
+    /// One read of what the plan says, but of units that have another owner, or rest. Says whether
+    /// anything came.
     pub(crate) async fn round_by_script(
         &self,
         connection: &mut Connection,

@@ -1,7 +1,8 @@
 //! A message as an entry of a stream, and back.
 //!
-//! An entry has the payload in the field `data`, before all others; then the content type, the CloudEvents attributes under `ce-`, and the
-//! message's headers under their own names. The order of fields is always the same, so that Redis stores their names once for many entries.
+//! An entry has the payload in the field `data`, before all others; then the content type, the
+//! CloudEvents attributes under `ce-`, and the message's headers under their own names. The order
+//! of fields is always the same, so that Redis stores their names once for many entries.
 
 use bytes::Bytes;
 use outbox_contract::backend::{Origin, RawRecord, Stored, Undecodable, cloudevents};
@@ -10,7 +11,8 @@ use outbox_contract::{Failure, Message, Rejection, Topic};
 /// The field of the payload. A header may have the same name: the first field is the payload.
 const DATA: &str = "data";
 
-/// The most headers of one message: a script passes each as two strings, and Lua takes about 8,000 at once.
+/// The most headers of one message: a script passes each as two strings, and Lua takes about 8,000
+/// at once.
 const MAX_HEADERS: usize = 1_000;
 
 /// Gives the fields of a message to `add`, name and value in turn.
@@ -54,7 +56,8 @@ pub(crate) fn decode(
     })
 }
 
-/// Returns true if a message can be an entry at all, on a server that takes strings of so many bytes.
+/// Returns true if a message can be an entry at all, on a server that takes strings of so many
+/// bytes.
 pub(crate) fn validate(message: &Message, max_bytes: usize) -> Result<(), Rejection> {
     let bytes = message.payload.len();
     if bytes > max_bytes {
@@ -131,7 +134,8 @@ mod tests {
         }
     }
 
-    /// An event in structured mode; one in binary mode without data; and one with the prefix of another protocol.
+    /// An event in structured mode; one in binary mode without data; and one with the prefix of
+    /// another protocol.
     #[test]
     fn an_event_of_another_program_is_read_as_it_writes_it() {
         let read = |fields: &[(&'static str, &'static str)]| {

@@ -1,6 +1,7 @@
 //! Which key of Redis holds what.
 //!
-//! Everything of a unit carries the same hash tag, so that one script may touch all of it on a cluster, and units spread over its nodes.
+//! Everything of a unit carries the same hash tag, so that one script may touch all of it on a
+//! cluster, and units spread over its nodes.
 
 use outbox_contract::backend::{Bucket, Unit};
 use outbox_contract::{Consumer, Route, Topic};
@@ -49,7 +50,7 @@ impl Routing {
         format!("{}:lease:{consumer}", self.stream(unit))
     }
 
-    /// A key that nobody reads, to try writing with.
+    /// A key to try writing with. It is never read.
     pub(crate) fn probe(&self) -> String {
         format!("{}:check", self.prefix)
     }

@@ -27,8 +27,8 @@ pub(crate) enum Script {
     Read,
 }
 
-/// The names under which a server knows the scripts. They are given to it with each new connection: a server that was started again, or another
-/// one behind the same address, has none.
+/// The names under which a server knows the scripts. They are given to it with each new connection:
+/// a server that was started again, or another one behind the same address, has none.
 #[derive(Clone, Debug)]
 pub(crate) struct Scripts([String; SOURCES.len()]);
 

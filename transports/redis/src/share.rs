@@ -1,9 +1,11 @@
-//! Shares of the members in the units of a topic: decided by each for itself, from the same list, with the same result.
+//! Shares of the members in the units of a topic: decided by each for itself, from the same list,
+//! with the same result.
 
 use std::collections::BTreeSet;
 
-/// Returns the number of a topic's units that a member should have, of so many members that take some. Shares differ by one at most; those who came
-/// first have the larger ones. 0 for a member that is not among them.
+/// Returns the number of a topic's units that a member should have, of so many members that take
+/// some. Shares differ by one at most; those who came first have the larger ones. 0 for a member
+/// that is not among them.
 pub(crate) fn fair_share(units: u32, members: &[String], me: &str) -> u32 {
     let ordered: BTreeSet<&str> = members.iter().map(String::as_str).collect();
     let (Some(rank), Ok(count)) =

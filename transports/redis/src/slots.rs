@@ -21,7 +21,8 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Reads the answer to `CLUSTER SLOTS`. A node that names no host of its own is on the host that was `asked`.
+    /// Reads the answer to `CLUSTER SLOTS`. A node that names no host of its own is on the host
+    /// that was `asked`.
     pub(crate) fn read(answer: &Value, asked: &str) -> Result<Self, Error> {
         let mut slots = Self::default();
         for range in list(answer)? {
@@ -42,7 +43,8 @@ impl Slots {
         Ok(slots)
     }
 
-    /// The place of the node that a command goes to: that of its key. One without a key goes to the first.
+    /// The place of the node that a command goes to: that of its key. One without a key goes to the
+    /// first.
     ///
     /// # Errors
     ///
@@ -54,7 +56,7 @@ impl Slots {
         range.map(|(.., node)| *node).ok_or_else(|| {
             Error::route(
                 "cluster-down",
-                format!("slot {slot} of the cluster has no node; see CLUSTER INFO; it is tried again"),
+                format!("slot {slot} of the cluster has no node; check CLUSTER INFO; will retry"),
             )
         })
     }

@@ -13,8 +13,8 @@ use crate::connection::{Link, number};
 use crate::error::{Error, Reach};
 use crate::routing::Routing;
 
-/// The number of units is written once, by whoever names the topic first, and stands for good: so all members of all services agree on
-/// where a key is.
+/// The number of units is written once, by whoever names the topic first, and stands for good: so
+/// all members of all services agree on where a key is.
 #[derive(Debug)]
 pub(crate) struct Topics {
     routing: Routing,
@@ -88,7 +88,7 @@ impl Topics {
                     "unknown-topic",
                     TransportErrorKind::Missing,
                     format!(
-                        "topic {topic} is not there: nothing is stored under {key}; make it with create_topic"
+                        "topic {topic} does not exist: there is no key {key}; create it with create_topic"
                     ),
                 ));
             }
@@ -98,7 +98,9 @@ impl Topics {
             Error::topic(
                 "invalid-topic",
                 TransportErrorKind::Invalid,
-                format!("topic {topic} has {units} units, says the key {key}; that should be 1 to {BUCKETS}"),
+                format!(
+                    "topic {topic} has {units} units according to the key {key}; it must be 1 to {BUCKETS}"
+                ),
             )
         })?;
         self.known().insert(topic.clone(), units);

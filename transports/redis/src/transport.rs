@@ -26,7 +26,8 @@ use crate::trimming::Trimming;
 
 /// Publishes to and consumes from Redis Streams. Clones share everything.
 ///
-/// It connects with its first call, starts tasks of tokio for what it receives, and must be used within a runtime of it.
+/// It connects with its first call, starts tasks of tokio for what it receives, and must be used
+/// within a runtime of it.
 #[derive(Clone)]
 pub struct RedisTransport {
     shared: Arc<SharedTransport>,
@@ -50,16 +51,19 @@ impl fmt::Debug for RedisTransport {
 }
 
 impl RedisTransport {
-    /// Starts to build a transport to the server at this address: `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS.
+    /// Starts to build a transport to the server at this address:
+    /// `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS.
     pub fn builder(url: impl Into<String>) -> RedisTransportBuilder {
         RedisTransportBuilder::new(url.into())
     }
 
-    /// Makes a topic, with the number of units of this transport, where it is not there yet; says how many units it has.
+    /// Makes a topic, with the number of units of this transport, where it is not there yet; says
+    /// how many units it has.
     ///
     /// # Errors
     ///
-    /// The errors of [`check`](Transport::check). Dropped half-way, it may or may not be made. Repeat: harmless.
+    /// The errors of [`check`](Transport::check). Dropped half-way, it may or may not be made.
+    /// Repeat: harmless.
     pub async fn create_topic(&self, topic: &Topic) -> Result<u32, TransportError> {
         let made = self.shared.topics.make(&self.shared.control, topic).await;
         made.map_err(|error| error.transport_error("create topic"))
@@ -92,9 +96,7 @@ fn client(url: &str, authorities: Option<&[u8]>) -> Result<Client, TransportErro
     // Its words would repeat the address, which may hold a password.
     let wrong = |what: &str| TransportError::new(TransportErrorKind::Invalid, "build", what);
     let info = url.into_connection_info().map_err(|_| {
-        wrong(
-            "the address is none of Redis; write redis://[user:password@]host[:port][/database] or rediss://",
-        )
+        wrong("invalid Redis URL; write redis://[user:password@]host[:port][/database] or rediss://")
     })?;
     // The answers are read as this version of the protocol has them.
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
@@ -110,7 +112,7 @@ fn client(url: &str, authorities: Option<&[u8]>) -> Result<Client, TransportErro
         None => Client::open(info),
     };
     client.map_err(|error| {
-        wrong("the address and the certificate authorities do not go together").with_source(error)
+        wrong("the certificate authorities can't be used; the URL must begin with rediss://, and they must be PEM").with_source(error)
     })
 }
 
@@ -294,8 +296,8 @@ impl SharedTransport {
         }
     }
 
-    /// Counts the units of topics, and makes the groups of a consumer where they are not there yet. From then on nothing is trimmed that the
-    /// consumer has not finished.
+    /// Counts the units of topics, and makes the groups of a consumer where they are not there yet.
+    /// From then on nothing is trimmed that the consumer has not finished.
     ///
     /// # Errors
     ///

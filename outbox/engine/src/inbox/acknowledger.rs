@@ -44,7 +44,7 @@ impl Acknowledger {
             Err(error) if error.is_retryable() => {
                 self.context.untold.store(true, Ordering::Release);
                 let deliveries = tags.len();
-                tracing::warn!(%error, deliveries, "finished deliveries could not be acknowledged; they are kept, and told again");
+                tracing::warn!(%error, deliveries, "could not acknowledge finished deliveries; will retry");
                 Ok(false)
             }
             Err(error) => Err(error),

@@ -113,13 +113,13 @@ impl Dispatcher {
         let Some((who, cause)) = ended(event) else { return Ok(()) };
         let consumer = &state.context.subscription.consumer;
         if who == state.acknowledger.get_id() {
-            tracing::warn!(%consumer, cause, "the acknowledger failed; what it had in hand is told again");
+            tracing::warn!(%consumer, cause, "the acknowledger failed; its acknowledgments are sent again");
             state.acknowledger = appoint(&state.context, &state.source, &myself).await?;
             if let Some(number) = state.asked.take() {
                 state.feed(Event::Acknowledged { number, told: false });
             }
         } else if let Some(desk) = state.desks.iter_mut().find(|desk| desk.worker.get_id() == who) {
-            tracing::warn!(%consumer, cause, "a worker failed; what it had in hand is tried again, alone");
+            tracing::warn!(%consumer, cause, "a worker failed; its messages are tried again one by one");
             desk.worker = hire(&state.context, &myself).await?;
             if let Some((number, _)) = desk.job.take() {
                 state.feed(Event::Broke { number });

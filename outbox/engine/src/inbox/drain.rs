@@ -83,8 +83,7 @@ impl Drain {
         if !has_failed {
             return Outcome::Blocked;
         }
-        let words =
-            format!("so it was each time that it was tried, and not counted before: {}", failure.message);
+        let words = format!("failed at every attempt, which were not counted before: {}", failure.message);
         let failure = Failure::new(failure.class, words);
         self.counters.count(&Verdict::Failed(failure.clone()));
         Outcome::Failed(failure)
@@ -184,7 +183,7 @@ impl Transport for Drain {
         Err(TransportError::new(
             TransportErrorKind::Unsupported,
             "subscribe",
-            "an inbox receives nothing from its own store; subscribe to the transport that it was given",
+            "the inbox's own transport can't be subscribed to; subscribe to the transport that the inbox was built with",
         ))
     }
 

@@ -134,9 +134,9 @@ pub(crate) fn map(mapper: &Mapper, mut record: Undecodable, topic: &Topic) -> Re
         },
         Ok(Ok(None)) => return Ok(foreign.message(IGNORED).with_payload(Bytes::new())),
         Ok(Err(error)) => format!("the mapper refused the record: {error}"),
-        Err(_) => "the mapper panicked; its message was printed".to_owned(),
+        Err(_) => "the mapper panicked; the panic message is on standard error".to_owned(),
     };
-    record.reason = format!("{reason} (it is no event either: {})", record.reason);
+    record.reason = format!("{reason} (it is not a CloudEvent either: {})", record.reason);
     Err(record)
 }
 

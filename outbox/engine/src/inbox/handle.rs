@@ -132,7 +132,7 @@ impl InboxHandle {
         let counters = &self.context.counters;
         let is_over = |supervisor: &ActorRef<InboxMsg>| supervisor.get_status() >= ActorStatus::Stopping;
         if self.supervisor.as_ref().is_some_and(is_over) {
-            let words = "it receives nothing any more; start the inbox again, and report what was printed";
+            let words = "the inbox has ended by an internal error, and receives no messages; restart it, and report the error in the log";
             health.add(Status::Unhealthy, format!("consumer {consumer}: {words}"));
         } else if counters.keeps_failing(self.context.now()) {
             let error = counters.last_error().unwrap_or_default();
@@ -140,11 +140,11 @@ impl InboxHandle {
         } else if self.supervisor.is_some() && !self.context.subscribed.load(Ordering::Acquire) {
             health.add(Status::Degraded, format!("consumer {consumer}: not subscribed to the broker now"));
         } else if self.context.untold.load(Ordering::Acquire) {
-            let words = "the broker could not be told what is finished; it is told again";
+            let words = "could not acknowledge finished messages to the broker; retrying";
             health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
         }
         if let Some((lasts, error)) = self.context.outage.lasting(self.context.now()) {
-            let words = format!("for {lasts:.1?} the broker has given nothing but errors: {error}");
+            let words = format!("the broker has returned only errors for {lasts:.1?}: {error}");
             health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
         }
         if let Some((count, span, error)) = counters.interruptions.lately(tokio::time::Instant::now()) {
@@ -153,13 +153,13 @@ impl InboxHandle {
         }
         if let Some((_, span, reason)) = counters.postponements.lately(tokio::time::Instant::now()) {
             let words = format!(
-                "messages wait for a newer program, with what is behind them of their keys, seen for {span:.1?}; the last one: {reason}"
+                "messages wait for a newer program, and later messages of their keys behind them, for {span:.1?}; deploy it; the last one: {reason}"
             );
             health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
         }
         if let Some((count, span, error)) = counters.shortages.lately(tokio::time::Instant::now()) {
             let words = format!(
-                "no transaction could be begun {count} times in {span:.1?}, so messages wait: {error}"
+                "could not begin a transaction {count} times in {span:.1?}, so messages wait: {error}"
             );
             let starves = counters.starved_for().is_some_and(|starved| starved >= STARVED);
             let status = if starves { Status::Unhealthy } else { Status::Degraded };
@@ -167,7 +167,7 @@ impl InboxHandle {
         }
         if let Some((count, span, words)) = counters.drops.lately(tokio::time::Instant::now()) {
             let words = format!(
-                "{count} records that are no messages were dropped in {span:.1?}, for there are too many dead letters; {words}"
+                "{count} undecodable records were dropped in {span:.1?}, since there are too many dead letters; {words}"
             );
             health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
         }

@@ -183,7 +183,7 @@ impl<S: Transactional, C: Codec> Handlers<S, C> {
     {
         let at = self.register(options, Arc::new(Raw { handler, state }));
         if self.any.replace(at).is_some() {
-            self.problems.push("there are two handlers for any message; give it one".to_owned());
+            self.problems.push("two handlers are registered for any message; remove one".to_owned());
         }
     }
 
@@ -205,7 +205,10 @@ impl<S: Transactional, C: Codec> Handlers<S, C> {
     pub(crate) fn with_codec<D: Codec>(self) -> Handlers<S, D> {
         let mut problems = self.problems;
         if !self.list.is_empty() || !self.upcasters.is_empty() {
-            problems.push("`outbox` is called behind a handler or an upcaster; call it first, for they read by its codec".to_owned());
+            problems.push(
+                "`outbox` is called after a handler or an upcaster; call it first, since they use its codec"
+                    .to_owned(),
+            );
         }
         Handlers { unknown: self.unknown, topics: self.topics, problems, ..Handlers::new() }
     }
@@ -236,7 +239,7 @@ impl<S: Transactional, C: Codec> Handlers<S, C> {
         self.topic(topic);
         let Ok(topic) = Topic::new(topic) else { return };
         if self.by_type.insert((topic, event_type.to_owned()), at).is_some() {
-            self.problems.push(format!("there are two handlers of {event_type}; give it one"));
+            self.problems.push(format!("two handlers are registered for {event_type}; remove one"));
         }
     }
 

@@ -36,10 +36,10 @@ impl Problems {
         }
         let consumer = &self.consumer;
         for problem in told.iter().filter(|problem| !is_in(&before, problem)) {
-            tracing::warn!(%consumer, %problem, "nothing is received from a topic; the others go on");
+            tracing::warn!(%consumer, %problem, "can't receive from a topic; other topics continue");
         }
         for Problem { topic, number, .. } in before.iter().filter(|problem| !is_in(told, problem)) {
-            tracing::info!(%consumer, %topic, unit = number, "messages of the topic are received again");
+            tracing::info!(%consumer, %topic, unit = number, "receiving from the topic again");
         }
         self.measure(&before, told);
     }
@@ -77,13 +77,13 @@ impl Problems {
         let named = now.iter().take(MAX_NAMED);
         let mut reasons: Vec<String> = named
             .map(|problem| {
-                format!("consumer {consumer}: nothing is received since {} from {problem}", problem.since)
+                format!("consumer {consumer}: can't receive since {} from {problem}", problem.since)
             })
             .collect();
         if let Some(more) = now.get(MAX_NAMED..).filter(|more| !more.is_empty()) {
             let topics: BTreeSet<&Topic> = more.iter().map(|problem| &problem.topic).collect();
             let (more, topics) = (more.len(), topics.len());
-            reasons.push(format!("consumer {consumer}: the same from {more} more, of {topics} topics"));
+            reasons.push(format!("consumer {consumer}: can't receive from {more} more, of {topics} topics"));
         }
         reasons
     }

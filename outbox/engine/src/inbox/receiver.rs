@@ -94,7 +94,7 @@ impl Receiver {
                 return Ok(self.supervisor.cast(InboxMsg::Ended)?);
             }
             Ok(other) => {
-                return Err(format!("the subscription says {other:?}, which is not understood").into());
+                return Err(format!("the subscription returned {other:?}, which this version does not know; upgrade outbox together with its transport").into());
             }
             Err(error) if error.is_retryable() => {
                 self.wait_for_broker(&error, state).await;
@@ -110,9 +110,9 @@ impl Receiver {
         let config = &self.context.config;
         let pause = config.outage_first_delay.saturating_mul(1 << state.away.min(16));
         if state.away == 0 {
-            tracing::warn!(%error, "the broker gives nothing but errors; waiting for it");
+            tracing::warn!(%error, "the broker returns only errors; will keep retrying");
         } else {
-            tracing::debug!(%error, "the broker still gives nothing but errors");
+            tracing::debug!(%error, "the broker still returns only errors");
         }
         state.away = state.away.saturating_add(1);
         self.context.outage.failed(self.context.now(), error.to_string());

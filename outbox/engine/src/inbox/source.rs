@@ -90,7 +90,7 @@ impl Source {
         match timeout(self.limit, AssertUnwindSafe(call).catch_unwind()).await {
             Ok(Ok(done)) => done,
             Ok(Err(_)) => {
-                let words = "it panicked; its message was printed";
+                let words = "panicked; the panic message is on standard error";
                 Err(TransportError::new(TransportErrorKind::Unavailable, what, words))
             }
             Err(_) => Err(late()),

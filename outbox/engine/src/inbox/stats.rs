@@ -88,7 +88,7 @@ impl Counters {
                 if let Some(interruptions) = self.interruptions.met(Instant::now(), &failure.message) {
                     tracing::warn!(
                         consumer = %self.consumer, error = %failure, interruptions,
-                        "the database interrupts handlers; their messages are tried again, and no attempt is counted"
+                        "the database interrupts handlers; their messages are retried, and no attempt is counted"
                     );
                 }
             }
@@ -97,7 +97,7 @@ impl Counters {
                 if let Some(attempts) = self.postponements.met(Instant::now(), &failure.message) {
                     tracing::warn!(
                         consumer = %self.consumer, reason = %failure, attempts,
-                        "this program is too old for a message; its key waits for a newer program, and no attempt is counted"
+                        "a message needs a newer version of this program; its key waits, and no attempt is counted"
                     );
                 }
             }
@@ -117,7 +117,7 @@ impl Counters {
         if let Some(times) = self.shortages.met(now, error) {
             tracing::warn!(
                 consumer = %self.consumer, error, times,
-                "no transaction could be begun; it is tried again, and nothing is counted"
+                "could not begin a transaction; will retry, and no attempt is counted"
             );
         }
     }
@@ -138,7 +138,7 @@ impl Counters {
         if let Some(records) = self.drops.met(Instant::now(), &words) {
             tracing::error!(
                 consumer = %self.consumer, dead, records, place, reason,
-                "records that are no messages are dropped: the consumer has as many dead letters as it may; purge them, or raise max_undecodable"
+                "undecodable records are dropped: the consumer has reached its maximum of dead letters; purge them, or raise max_undecodable"
             );
         }
     }

@@ -147,7 +147,11 @@ impl InboxSupervisor {
             Ok(Ok(Ok(subscribed))) => subscribed,
             Ok(Ok(Err(error))) => return self.plan(myself, state, &error.to_string()),
             Ok(Err(_)) => {
-                return self.plan(myself, state, "subscribe: it panicked; its message was printed");
+                return self.plan(
+                    myself,
+                    state,
+                    "subscribe: panicked; the panic message is on standard error",
+                );
             }
             Err(_) => {
                 return self.plan(myself, state, &format!("subscribe: no answer within {BROKER_TIMEOUT:?}"));
@@ -203,7 +207,7 @@ impl InboxSupervisor {
         }
         context.counters.reset(cause);
         let consumer = &context.subscription.consumer;
-        tracing::warn!(%consumer, cause, ?wait, keeps_failing, "dropping what is in memory; it is delivered again");
+        tracing::warn!(%consumer, cause, ?wait, keeps_failing, "restarting: dropping the messages in memory; they are delivered again");
         state.planned += 1;
         let planned = state.planned;
         myself.send_after(wait, move || InboxMsg::Begin(planned));

@@ -134,7 +134,9 @@ impl<S: Transactional> TransactionPool<S> {
                 Ok(Ok(Err(error))) if error.kind() == StoreErrorKind::Busy => error.to_string(),
                 Ok(Ok(Err(error))) => return Err(Trouble::of(&error)),
                 Ok(Err(_)) => {
-                    return Err(Trouble::away("begin: it panicked; its message was printed".to_owned()));
+                    return Err(Trouble::away(
+                        "begin: panicked; the panic message is on standard error".to_owned(),
+                    ));
                 }
                 // A driver says no sooner that its pool is empty, if it waits for longer.
                 Err(_) => format!("begin: no answer within {limit:?}"),
@@ -178,7 +180,7 @@ impl<S: Transactional> TransactionPool<S> {
             Ok(Ok(Committed::Yes)) => return Ok(()),
             Ok(Ok(Committed::No(error))) => return Err(Trouble::of_work("commit", &error)),
             Ok(Ok(Committed::Unknown(error))) => error.to_string(),
-            Ok(Err(_)) => "commit: it panicked; its message was printed".to_owned(),
+            Ok(Err(_)) => "commit: panicked; the panic message is on standard error".to_owned(),
             Err(_) => format!("commit: no answer within {:?}", self.limits.call),
         };
         self.find_out(only, error).await
@@ -224,7 +226,9 @@ impl<S: Transactional> TransactionPool<S> {
         // Nothing of the inbox is touched by the call, so nothing can be left half done by a panic.
         match timeout(self.limits.call, AssertUnwindSafe(call).catch_unwind()).await {
             Ok(Ok(done)) => done.map_err(|error| trouble(&error)),
-            Ok(Err(_)) => Err(Trouble::away(format!("{what}: it panicked; its message was printed"))),
+            Ok(Err(_)) => {
+                Err(Trouble::away(format!("{what}: panicked; the panic message is on standard error")))
+            }
             Err(_) => Err(Trouble::away(format!("{what}: no answer within {:?}", self.limits.call))),
         }
     }

@@ -68,7 +68,7 @@ impl<C: Codec> Upcasters<C> {
             return Err(HandlerFailure::too_new(
                 "schema",
                 format!(
-                    "{event_type} has schema version {version}, and this program knows up to {known}; deploy one that knows it"
+                    "{event_type} has schema version {version}, and this program knows up to {known}; deploy a newer version"
                 ),
             ));
         }

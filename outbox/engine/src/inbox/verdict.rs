@@ -79,7 +79,7 @@ pub(crate) enum Broken {
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Away(error) => write!(f, "the store is not to be had: {error}"),
+            Self::Away(error) => write!(f, "the store is unavailable: {error}"),
             Self::Unknown(error) => write!(f, "the result of a commit is unknown: {error}"),
         }
     }

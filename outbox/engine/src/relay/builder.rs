@@ -239,7 +239,7 @@ impl RelayBuilder {
         let relay = self.id.unwrap_or_else(RelayId::new);
         let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
         let policies = Arc::new(policies);
-        let fingerprint = fingerprint(&policies);
+        let fingerprint = policies.fingerprint(&source);
         let mut contexts = Vec::new();
         let mut supervisors: Vec<(Arc<Context>, ActorRef<RouteMsg>)> = Vec::new();
         for (number, (route, transport)) in (0u64..).zip(routes) {
@@ -344,16 +344,7 @@ pub(crate) fn warn_of_abort() {
     }
 }
 
-/// Returns a number that two relays share if they retry failing messages alike.
-fn fingerprint(policies: &Policies) -> i64 {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    format!("{policies:?}").hash(&mut hasher);
-    hasher.finish().cast_signed()
-}
-
 /// Error of a relay or an inbox that was not started. Nothing runs.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
     /// The configuration is invalid. Holds every problem.
@@ -391,6 +382,13 @@ impl fmt::Display for StartError {
             Self::Transport(route, error) => write!(f, "not started: route {route}: {error}"),
             Self::Runtime(error) => write!(f, "not started: {error} [{}]", self.code()),
         }
+    }
+}
+
+/// The text: a `main` that returns an error prints it so.
+impl fmt::Debug for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -75,7 +75,7 @@ impl Health {
             self.add(Status::Degraded, format!("route {route}: {reason}"));
         }
         if counters.disagreeing.load(Ordering::Relaxed) {
-            let reason = "relays of this route are configured differently; deploy one configuration";
+            let reason = "relays of this route are configured differently (retry policies or source); deploy one configuration";
             self.add(Status::Degraded, format!("route {route}: {reason}"));
         }
         let is_long = |since: Duration, every| now.saturating_sub(since) > every * 3 + config.store_timeout;

@@ -229,7 +229,7 @@ impl<S: Transactional + Clone, A: Send + Sync + 'static, C: Codec> ServiceBuilde
         let twice = consumers.iter().filter(|(_, inboxes)| **inboxes > 1);
         problems.extend(twice.map(|(consumer, inboxes)| {
             format!(
-                "{inboxes} inboxes are named {consumer}; give each a name of its own, or one both handlers"
+                "{inboxes} inboxes are named {consumer}; give each its own name, or register all handlers with one inbox"
             )
         }));
         problems.extend(self.problem_of_pool());

@@ -56,7 +56,7 @@ async fn stop_all(inboxes: Vec<InboxHandle>, deadline: Duration) -> Vec<String> 
 
 /// Error of a service that did not finish before its deadline. It has ended nevertheless, as after
 /// a crash: nothing is lost, and messages in flight are sent or handled again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ShutdownError {
     unfinished: Vec<String>,
     deadline: Option<Duration>,
@@ -89,6 +89,13 @@ impl fmt::Display for ShutdownError {
             None => f.write_str("the shutdown was canceled before it was done")?,
         }
         write!(f, "; nothing is lost: what was in flight is sent or handled again [{}]", self.code())
+    }
+}
+
+/// The text: a `main` that returns an error prints it so.
+impl fmt::Debug for ShutdownError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

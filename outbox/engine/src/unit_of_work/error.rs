@@ -11,7 +11,6 @@ use crate::mediator::{HandlerError, Overrun};
 
 /// Reason why a unit of work did not commit. The database contains nothing of it, except perhaps
 /// after [`Unknown`](Self::Unknown).
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum WorkError {
     /// Conflict with another transaction: a deadlock, a serialization failure, a
@@ -149,6 +148,13 @@ impl fmt::Display for WorkError {
             Self::Append(error) => write!(f, "rolled back: {error}"),
             Self::Store(error) => write!(f, "not committed: {error}"),
         }
+    }
+}
+
+/// The text: a `main` that returns an error prints it so.
+impl fmt::Debug for WorkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

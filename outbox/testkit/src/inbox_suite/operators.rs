@@ -69,7 +69,7 @@ pub async fn a_held_key_waits_until_it_is_released<H: InboxHarness>(harness: &H)
         sent.extend(held.world.send("held", 2));
         held.others_flow().await;
         held.world.acknowledged().await;
-        assert!(!held.world.has_handled(&sent[0]).await, "nobody has released it");
+        assert!(!held.world.has_handled(&sent[0]).await, "it was not released");
         let (route, key) = (held.world.route(), held.world.key_id("held"));
         held.world.store.release(&route, &key).await.expect("it is held");
         held.finish(&sent).await;

@@ -1,4 +1,5 @@
-//! Turns: who waits for a transaction, because there are as many as there may be, is nobody's failure and makes an inbox forget nothing.
+//! Turns: who waits for a transaction, because there are as many as there may be, is nobody's
+//! failure and makes an inbox forget nothing.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use crate::suite::not_applicable;
 /// More transactions than any pool gives.
 const MOST: usize = 64;
 
-/// Handlers that are slow, one for each of several keys: where one writes at a time, the last waits longer than a database waits for a lock.
+/// Handlers that are slow, one for each of several keys: where one writes at a time, the last waits
+/// longer than a database waits for a lock.
 pub async fn slow_handlers_queue_and_lose_nothing<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         if world.way.batch > 1 {
@@ -33,7 +35,8 @@ pub async fn slow_handlers_queue_and_lose_nothing<H: InboxHarness>(harness: &H) 
     }
 }
 
-/// Others have every connection of the pool, or are writing where one writes at a time: an inbox stands in line, and says so.
+/// Others have every connection of the pool, or are writing where one writes at a time: an inbox
+/// stands in line, and says so.
 pub async fn others_that_have_every_transaction_are_waited_for<H: InboxHarness>(harness: &H) {
     let world = worlds(harness).await.swap_remove(0);
     let inbox = start(world.inbox().store_timeout(Duration::from_secs(20))).await;
@@ -53,7 +56,7 @@ pub async fn others_that_have_every_transaction_are_waited_for<H: InboxHarness>(
     if held.len() < MOST {
         sent.extend(world.send_in_turn(&["a", "b", "c"], 2));
         let said =
-            || inbox.health().reasons.iter().any(|reason| reason.contains("no transaction could be begun"));
+            || inbox.health().reasons.iter().any(|reason| reason.contains("could not begin a transaction"));
         world.until("said that it waits", async || said()).await;
     }
     let is_tried = held.len() < MOST;

@@ -41,7 +41,8 @@ pub async fn a_message_of_an_unknown_type_can_be_a_dead_letter<H: InboxHarness>(
     }
 }
 
-/// No message waits for a newer program beyond the configured time, by the clocks of both: here none.
+/// No message waits for a newer program beyond the configured time, by the clocks of both: here
+/// none.
 pub async fn a_message_that_no_program_knows_is_a_dead_letter_in_the_end<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let inbox = start(choosy(&world).wait_for_upgrade(Duration::ZERO)).await;

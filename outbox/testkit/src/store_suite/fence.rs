@@ -189,7 +189,7 @@ pub async fn a_lease_that_ends_implausibly_late_is_none<H: StoreHarness>(harness
     let late = all_transitions(&relay, &key, version, &hot, &parked);
     // More than twice as long as the lease lasts.
     if !harness.set_clock_back(LONG * 6).await {
-        return not_applicable::<H>("nobody can set this store's clock back");
+        return not_applicable::<H>("this store's clock can't be set back");
     }
     assert_lost(&relay, &key, late).await;
     assert!(relay.fetch().await.is_empty(), "nothing is given to whom nothing belongs");
@@ -326,8 +326,8 @@ async fn fenced<S: Transactional>(store: &S, route: &Route, stored: &[Arc<Stored
     wait
 }
 
-/// A process that slept behind its look at the lease handles nothing that another one has settled, buried or moved meanwhile: newer messages of
-/// the key may be handled by then.
+/// A process that slept behind its look at the lease handles nothing that another one has settled,
+/// buried or moved meanwhile: newer messages of the key may be handled by then.
 pub async fn a_stored_message_that_others_have_finished_is_found_out<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let (_, route) = consumer();
@@ -348,7 +348,8 @@ pub async fn a_stored_message_that_others_have_finished_is_found_out<H: StoreHar
     assert!(fenced(&*store, &route, &[]).await.is_empty());
 }
 
-/// Nobody makes a dead letter of a message whose handler's transaction is open: either that waits, or the handler's transaction comes to nothing.
+/// No operation makes a dead letter of a message whose handler's transaction is open: either that
+/// waits, or the handler's transaction comes to nothing.
 pub async fn what_is_handled_behind_a_fence_is_not_finished_by_others<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let other_process = harness.as_another_process().await;

@@ -235,8 +235,8 @@ pub async fn an_expired_lease_reads_nothing<H: StoreHarness>(harness: &H) {
     assert_eq!(relay.read().await.len(), 1, "and with a new one it reads again");
 }
 
-/// A fetch says when the relay lacks the lease of a bucket that it asks for: then missing rows prove
-/// nothing.
+/// A fetch says when the relay lacks the lease of a bucket that it asks for: then missing rows
+/// prove nothing.
 pub async fn a_fetch_says_when_a_lease_is_missing<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     write(&*store, messages("orders", "a", 3)).await;

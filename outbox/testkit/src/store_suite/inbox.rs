@@ -218,12 +218,12 @@ pub async fn a_message_goes_behind_those_that_wait_for_its_consumer<H: StoreHarn
     write(&*store, [waits]).await;
 
     let handled_ids = deduplicate(&*store, &inventory, &[follower, &other_key]).await;
-    assert_eq!(handled_ids, [Dedup::OutOfTurn, Dedup::New], "another key waits for nobody");
+    assert_eq!(handled_ids, [Dedup::OutOfTurn, Dedup::New], "another key does not wait");
     assert!(!is_handled(&*store, &inventory, follower).await, "what must wait was not noted");
     assert_eq!(
         deduplicate(&*store, &consumer("billing"), &[follower]).await,
         [Dedup::New],
-        "another consumer waits for nobody"
+        "another consumer does not wait"
     );
 
     let relay = Relay::on(&store, inbox_route(&inventory), LONG).await;
@@ -237,8 +237,8 @@ pub async fn a_message_goes_behind_those_that_wait_for_its_consumer<H: StoreHarn
     );
 }
 
-/// A repeat of the waiting message is recorded as handled, and unblocks only later messages: those in front of
-/// it in the same call keep waiting.
+/// A repeat of the waiting message is recorded as handled, and unblocks only later messages: those
+/// in front of it in the same call keep waiting.
 pub async fn a_repeat_further_back_lets_nothing_in_front_of_it_pass<H: StoreHarness>(harness: &H) {
     use Dedup::{New, OutOfTurn};
     let store = prepared(harness).await;

@@ -101,7 +101,7 @@ pub async fn an_expired_bucket_is_taken_under_the_next_epoch<H: StoreHarness>(ha
 }
 
 /// A relay whose leases expired and were not taken owns them again at its next heartbeat, under the
-/// next epoch: it can't know that nobody had them in between.
+/// next epoch: it can't know whether another relay had them in between.
 pub async fn a_relay_that_slept_through_its_lease_acquires_again<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut relay = Relay::on(&store, Default::default(), SHORT).await;
@@ -179,7 +179,7 @@ pub async fn a_yielded_bucket_is_not_acquired_again<H: StoreHarness>(harness: &H
     relay.beat_with(&request).await;
     relay.release(&given, false).await;
     let leased = relay.beat_with(&request).await;
-    assert_eq!(leased.leases.len(), BUCKETS - 10, "given up is given up, though nobody else wants it");
+    assert_eq!(leased.leases.len(), BUCKETS - 10, "given up is given up, though no other relay wants it");
     assert_eq!(relay.beat().await.leases.len(), BUCKETS, "until the relay changes its mind");
 }
 

@@ -177,9 +177,7 @@ async fn second_writer<H: StoreHarness>(harness: &H, first_commits: bool) {
 pub async fn an_open_transaction_hides_nothing_that_others_commit<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     if store.frontier().ordering() == Ordering::Single {
-        return not_applicable::<H>(
-            "nobody can commit while somebody else writes, so there is nothing to be hidden",
-        );
+        return not_applicable::<H>("this store has one writer at a time, so no commit is hidden");
     }
     let relay = Relay::start(&store).await;
     let (slow, quick) = keys_apart();
@@ -242,7 +240,7 @@ pub async fn a_rollback_leaves_no_hole_that_blocks<H: StoreHarness>(harness: &H)
 pub async fn what_is_appended_later_stands_above_the_last_position<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     if store.frontier().ordering() != Ordering::Writers {
-        return not_applicable::<H>("nobody reads by the last position here");
+        return not_applicable::<H>("this store does not read by the last position");
     }
     let relay = Relay::start(&store).await;
     // The first time, no position was ever assigned.

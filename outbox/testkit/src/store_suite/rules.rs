@@ -1,5 +1,5 @@
-//! Generated histories: what a store makes of them is what the [rules](outbox_contract::backend::rules)
-//! make of them.
+//! Generated histories: what a store makes of them is what the
+//! [rules](outbox_contract::backend::rules) make of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +23,8 @@ const LATER: Duration = Duration::from_secs(36_000);
 /// The clock of a key's model: it stands still.
 const NOW: Timestamp = Timestamp::from_micros(0);
 
-/// Steps of relays and operations of operators change failing keys as the rule says, in every order.
+/// Steps of relays and operations of operators change failing keys as the rule says, in every
+/// order.
 pub async fn failing_keys_follow_the_rule<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;

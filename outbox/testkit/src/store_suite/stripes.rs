@@ -203,7 +203,7 @@ pub async fn every_row_up_to_a_mark_can_be_fetched<H: StoreHarness>(harness: &H)
         last = marks.iter().map(|(stripe, mark)| (*stripe, mark.last.number)).collect();
         if over {
             let all: i64 = rows.values().map(|rows| i64::try_from(rows.len()).unwrap_or_default()).sum();
-            assert_eq!(last.values().sum::<i64>(), all, "when nobody writes the marks say it all");
+            assert_eq!(last.values().sum::<i64>(), all, "without writers the marks are complete");
             break;
         }
         back_off().await;

@@ -199,8 +199,8 @@ impl<S: Store> Relay<S> {
             .expect("leases are given back");
     }
 
-    /// Shortens its leases and its life to [`SHORT`], right before they are to end: what comes before may take long on a slow
-    /// machine.
+    /// Shortens its leases and its life to [`SHORT`], right before they are to end: what comes
+    /// before may take long on a slow machine.
     pub(super) async fn shorten(&mut self) {
         self.lasts = SHORT;
         self.beat().await;

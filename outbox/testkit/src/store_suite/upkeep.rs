@@ -20,7 +20,7 @@ const OLDER: Duration = Duration::from_millis(400);
 pub async fn a_check_tells_whether_the_tables_are_there<H: StoreHarness>(harness: &H) {
     let store = harness.store();
     if harness.capabilities().migrations {
-        let error = store.check().await.expect_err("nobody has migrated this database");
+        let error = store.check().await.expect_err("this database was not migrated");
         assert_eq!(error.kind(), StoreErrorKind::NotMigrated, "{error}");
     } else {
         not_applicable::<H>(
@@ -178,7 +178,7 @@ pub async fn the_age_of_what_is_overdue_is_known<H: StoreHarness>(harness: &H) {
     let joined = age().await.expect("one waits");
     assert!(joined < since.elapsed() + OLDER / 2, "it has joined its key: {joined:?} after {overdue:?}");
     relay.settle(&relay.read().await).await;
-    assert_eq!(age().await, None, "what is not due waits for nobody");
+    assert_eq!(age().await, None, "a message that is not due does not count as waiting");
 }
 
 /// Promise P9: messages in buckets without a live owner are noticed.
@@ -266,7 +266,7 @@ pub async fn a_route_whose_relay_lives_implausibly_long_is_found<H: StoreHarness
     let _relay = Relay::on(&store, Default::default(), LONG).await;
     harness.advance(WAITED).await;
     if !harness.set_clock_back(LONG * 6).await {
-        return not_applicable::<H>("nobody can set this store's clock back");
+        return not_applicable::<H>("this store's clock can't be set back");
     }
     write(&*store, messages("orders", "b", 1)).await;
     harness.advance(WAITED).await;
@@ -296,7 +296,7 @@ pub async fn a_route_whose_messages_are_all_parked_is_found_when_nobody_serves_i
     assert_eq!(routes(&unserved(&store, WAITED / 2).await), ["bills"]);
     let bills = message("orders", "held").key_id();
     store.discard(&route("bills"), &bills).await.expect("a key is discarded");
-    assert_eq!(unserved(&store, Duration::ZERO).await, [], "a dead letter waits for nobody");
+    assert_eq!(unserved(&store, Duration::ZERO).await, [], "a dead letter does not count as waiting");
 }
 
 /// Any relay moves a scheduled message that is due, and its own route needs none for that; until it
@@ -344,7 +344,7 @@ pub async fn a_route_that_no_relay_serves_is_found_among_many<H: StoreHarness>(h
 }
 
 async fn unserved<S: Store>(store: &S, after: Duration) -> Vec<Unserved> {
-    store.unserved(after).await.expect("routes that nobody serves are told")
+    store.unserved(after).await.expect("unserved routes are told")
 }
 
 /// Their names, in the order of names.

@@ -54,7 +54,7 @@ pub async fn an_unroutable_topic_is_unavailable_and_holds_up_no_other<H: Transpo
         let blocked = index == 1 && *outcome == Some(Outcome::Blocked);
         assert!(
             blocked || matches!(outcome, Some(Outcome::Unavailable(..))),
-            "message {index}, to a topic that reaches nobody, is unavailable or blocked, but it is {outcome:?}"
+            "message {index}, to a topic without consumers, is unavailable or blocked, but it is {outcome:?}"
         );
     }
     log.assert_complete_and_in_order(&routable);

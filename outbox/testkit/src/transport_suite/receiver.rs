@@ -192,7 +192,7 @@ impl Log {
         for (member, delivery) in &self.lock().entries[since..] {
             let Tag { unit, incarnation, .. } = &delivery.tag;
             let (owner, latest) = owners.entry(unit.clone()).or_insert((*member, *incarnation));
-            assert_eq!(owner, member, "unit {unit} has one owner while nobody joins or leaves");
+            assert_eq!(owner, member, "unit {unit} has one owner while no member joins or leaves");
             assert!(*latest <= *incarnation, "the incarnation of unit {unit} went back");
             *latest = *incarnation;
         }

@@ -1,4 +1,5 @@
-//! The faults that are injected are the faults that are seen, and after a calm nothing goes wrong any more.
+//! The faults that are injected are the faults that are seen, and after a calm nothing goes wrong
+//! any more.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test, also in its helpers")]
 
@@ -216,7 +217,8 @@ async fn after_a_calm_nothing_goes_wrong() {
     }
 }
 
-/// Without faults it is the store behind it: every method is passed on with its arguments and its answer.
+/// Without faults it is the store behind it: every method is passed on with its arguments and its
+/// answer.
 struct WithoutFaults(Arc<ChaosStore<MemoryStore>>);
 
 impl StoreHarness for WithoutFaults {

@@ -15,7 +15,8 @@ fn topic(name: &str) -> Topic {
     Topic::new(name).unwrap()
 }
 
-/// One message for each key, in this order: `batch("orders", "aab")` has two of key a and one of key b.
+/// One message for each key, in this order: `batch("orders", "aab")` has two of key a and one of
+/// key b.
 fn batch(topic_name: &str, keys: &str) -> Vec<Arc<Stored>> {
     let keys = (1..).zip(keys.chars());
     keys.map(|(position, key)| {
@@ -37,7 +38,8 @@ impl Setup {
         Self { recording, chaos: Arc::new(ChaosTransport::new(behind, seed)) }
     }
 
-    /// Publishes as a relay does: on a task that may crash, until a deadline. Each outcome in one letter.
+    /// Publishes as a relay does: on a task that may crash, until a deadline. Each outcome in one
+    /// letter.
     async fn publish(&self, messages: &[Arc<Stored>]) -> String {
         let outcomes = Outcomes::new(messages.len());
         let (chaos, slots, messages) = (Arc::clone(&self.chaos), outcomes.clone(), messages.to_vec());
@@ -170,7 +172,8 @@ async fn storm(seed: u64) -> (Setup, Vec<String>) {
     (setup, came)
 }
 
-/// What was sent of each key is a prefix of it, and so is what was reported delivered, which was all sent.
+/// What was sent of each key is a prefix of it, and so is what was reported delivered, which was
+/// all sent.
 fn assert_prefixes(messages: &[Arc<Stored>], sent: &[usize], outcomes: &str) {
     let mut by_key: BTreeMap<KeyId, Vec<usize>> = BTreeMap::new();
     for (index, stored) in messages.iter().enumerate() {

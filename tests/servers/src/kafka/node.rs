@@ -67,7 +67,7 @@ broker.heartbeat.interval.ms=1000
 ";
 /// A user has only the permissions that were granted. Brokers and the controller reach each other
 /// without a password, by listeners of their own.
-const AUTHORISED: &str = "
+const AUTHORIZED: &str = "
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS;User:admin
 sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
@@ -139,7 +139,7 @@ pub(super) type InFront = Option<(u16, Arc<Proxy>)>;
 pub(super) struct Node {
     pub(super) role: Role,
     pub(super) wishes: Wishes,
-    pub(super) authorised: bool,
+    pub(super) authorized: bool,
     pub(super) asks_for_certificates: bool,
     pub(super) certified_as: Option<String>,
     pub(super) proxied: bool,
@@ -153,7 +153,7 @@ impl Node {
         Self {
             role,
             wishes: Wishes::default(),
-            authorised: false,
+            authorized: false,
             asks_for_certificates: false,
             certified_as: None,
             proxied: false,
@@ -180,7 +180,7 @@ impl Node {
     }
 
     fn protocol(&self, listener: Listener) -> &'static str {
-        match (listener, self.authorised) {
+        match (listener, self.authorized) {
             (Listener::Clients, true) => "SASL_PLAINTEXT",
             (Listener::ClientsWithTls, true) => "SASL_SSL",
             (Listener::ClientsWithTls, false) => "SSL",
@@ -258,8 +258,8 @@ impl Node {
                 "advertised.listeners={advertised}\ninter.broker.listener.name=INTERNAL\n"
             ));
         }
-        if self.authorised {
-            lines.push_str(AUTHORISED);
+        if self.authorized {
+            lines.push_str(AUTHORIZED);
             let users = super::USERS.map(|(name, password)| format!(" user_{name}=\"{password}\""));
             for listener in ["client", "tls"] {
                 for mechanism in ["256", "512"] {

@@ -90,7 +90,7 @@ fn until(done: impl Fn() -> bool) {
 
 #[test]
 fn users_do_what_they_have_a_right_to_with_and_without_tls() {
-    let Some(server) = Kafka::newest().authorised().tls().start().or_skip() else { return };
+    let Some(server) = Kafka::newest().authorized().tls().start().or_skip() else { return };
     create(&server, "t");
     let authorities = server.authorities();
     let properties = authorities.with_file_name("client.properties");
@@ -115,7 +115,7 @@ fn users_do_what_they_have_a_right_to_with_and_without_tls() {
     let trust = format!("ssl.truststore.type=PEM\nssl.truststore.location={trusted}");
     send_as(Kafka::ADMIN, &tls, "SASL_SSL", &trust).unwrap();
     let error = send_as(Kafka::ADMIN, &tls, "SASL_SSL", "").unwrap_err();
-    assert!(error.contains("SslAuthenticationException"), "nobody vouches for it: {error}");
+    assert!(error.contains("SslAuthenticationException"), "its authority is unknown: {error}");
     assert!(count(&server, "t") >= 20);
 }
 

@@ -45,7 +45,7 @@ fn what_was_committed_survives_a_kill_and_a_stop() {
                 _ => server.kill(),
             }
             assert_eq!(server.pids(), [0; 0]);
-            assert!(server.try_query(&url, "select 1").is_err(), "nobody answers after {end}");
+            assert!(server.try_query(&url, "select 1").is_err(), "it still answers after {end}");
             server.start_again();
             assert_eq!(server.query(&url, "select count(*) from t"), count);
         }

@@ -1,4 +1,5 @@
-//! Three brokers of which two must have a message, brokers that let in only whom they know, and networks that swallow what comes back.
+//! Three brokers of which two must have a message, brokers that let in only whom they know, and
+//! networks that swallow what comes back.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -23,7 +24,8 @@ async fn blocking<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(what).await.unwrap()
 }
 
-/// A leader is killed while messages are under way; then another broker, so that too few are left; then both come back.
+/// A leader is killed while messages are under way; then another broker, so that too few are left;
+/// then both come back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn brokers_that_go_and_come_back_lose_and_reorder_nothing() {
     let Some(cluster) = blocking(|| Kafka::newest().start_cluster().or_skip()).await else { return };
@@ -77,7 +79,8 @@ async fn brokers_that_go_and_come_back_lose_and_reorder_nothing() {
     }
 }
 
-/// The broker has everything, and nobody hears of it: it is sent again, and first deliveries keep their order.
+/// The broker has everything, and its answers are lost: it is sent again, and first deliveries keep
+/// their order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_are_swallowed_cost_repeats_and_nothing_else() {
     let Some(server) = blocking(|| Kafka::newest().proxied().start().or_skip()).await else { return };
@@ -122,7 +125,8 @@ async fn grant(server: &KafkaServer, operation: &'static str, topic: &str) {
     .await;
 }
 
-/// Publishes until the first message is unavailable for a reason of this class; nothing else may happen to it but not to be known.
+/// Publishes until the first message is unavailable for a reason of this class; nothing else may
+/// happen to it but not to be known.
 async fn until_unavailable(
     transport: &KafkaTransport,
     topic: &outbox_contract::Topic,
@@ -143,12 +147,12 @@ async fn until_unavailable(
 /// A user gets its rights one after the other; the same transport sees each.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_user_may_not_do_is_unavailable_until_it_may() {
-    let Some(server) = blocking(|| Kafka::newest().authorised().start().or_skip()).await else { return };
+    let Some(server) = blocking(|| Kafka::newest().authorized().start().or_skip()).await else { return };
     let topic = fresh_name();
     make_topic(&server.internal_url(), &topic, 1, &[]).await;
     let transport = of_user(&server, Kafka::NOBODY);
     transport.check().await.unwrap();
-    let failure = until_unavailable(&transport, &topic, "not-authorised").await;
+    let failure = until_unavailable(&transport, &topic, "not-authorized").await;
     assert!(failure.message.contains(topic.as_str()) && failure.message.contains("grant"), "{failure:?}");
     let subscription = Subscription::new(Consumer::new("reader").unwrap(), [topic.clone()]);
     let error = transport.subscribe(subscription).await.err().unwrap();
@@ -158,7 +162,7 @@ async fn what_a_user_may_not_do_is_unavailable_until_it_may() {
     grant(&server, "Describe", topic.as_str()).await;
     let started = Instant::now();
     loop {
-        let failure = until_unavailable(&transport, &topic, "not-authorised").await;
+        let failure = until_unavailable(&transport, &topic, "not-authorized").await;
         if failure.message.contains("this user") {
             break;
         }
@@ -171,7 +175,7 @@ async fn what_a_user_may_not_do_is_unavailable_until_it_may() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_credentials_are_said_and_not_shown() {
-    let Some(server) = blocking(|| Kafka::newest().authorised().shared().or_skip()).await else { return };
+    let Some(server) = blocking(|| Kafka::newest().authorized().shared().or_skip()).await else { return };
     let topic = fresh_name();
     make_topic(&server.internal_url(), &topic, 1, &[]).await;
     let good = of_user(&server, Kafka::ADMIN);
@@ -181,7 +185,7 @@ async fn wrong_credentials_are_said_and_not_shown() {
     let wrong = of_user(&server, (Kafka::ADMIN.0, "not-the-secret"));
     let error = wrong.check().await.unwrap_err();
     assert_eq!(error.kind(), TransportErrorKind::NotPermitted, "{error}");
-    let failure = until_unavailable(&wrong, &topic, "not-authorised").await;
+    let failure = until_unavailable(&wrong, &topic, "not-authorized").await;
     for said in [error.to_string(), failure.message.clone(), format!("{wrong:?}")] {
         assert!(!said.contains("not-the-secret"), "{said}");
     }

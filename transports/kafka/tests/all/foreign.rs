@@ -50,7 +50,8 @@ impl<'r> Foreign<'r> {
         bytes
     }
 
-    /// Writes it to the only partition of a topic. By hand: the client library writes no name that is not UTF-8.
+    /// Writes it to the only partition of a topic. By hand: the client library writes no name that
+    /// is not UTF-8.
     fn send(&self, brokers: &str, topic: &Topic) {
         let mut covered = Vec::new();
         covered.extend(0_i16.to_be_bytes());

@@ -1,5 +1,6 @@
-//! Answers of brokers that are not well, one after the other: from librdkafka's own mock of a cluster, which gives the errors
-//! that it is told to. It keeps no account of producers: like a broker that has forgotten them, it takes any first number.
+//! Answers of brokers that are not well, one after the other: from librdkafka's own mock of a
+//! cluster, which gives the errors that it is told to. It keeps no account of producers: like a
+//! broker that has forgotten them, it takes any first number.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -41,7 +42,8 @@ impl Mock {
         Self { cluster, url, topic }
     }
 
-    /// A transport whose record batches have few messages, so that several of one batch are under way.
+    /// A transport whose record batches have few messages, so that several of one batch are under
+    /// way.
     fn transport(&self) -> KafkaTransport {
         let builder = KafkaTransport::builder(&self.url).property("batch.num.messages", "2");
         // The mock lets no member leave: the next one waits until it is missed, by default 45 seconds.
@@ -69,7 +71,8 @@ impl Mock {
         log(&self.url, &self.topic).await
     }
 
-    /// Asserts that the log of each key is the beginning of what was sent, in order; and at least what was reported as delivered.
+    /// Asserts that the log of each key is the beginning of what was sent, in order; and at least
+    /// what was reported as delivered.
     async fn is_a_beginning(&self, count: usize, outcomes: &[Option<Outcome>]) {
         let log = self.log().await;
         for (of, key) in KEYS.iter().enumerate() {
@@ -94,7 +97,8 @@ impl Mock {
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
-/// The broker knows nothing of the producer, and would take the second batch after it refused the first.
+/// The broker knows nothing of the producer, and would take the second batch after it refused the
+/// first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_message_of_a_cold_partition_goes_alone() {
     let mock = Mock::new();
@@ -149,7 +153,8 @@ async fn too_few_replicas_count_against_no_message() {
     mock.all_arrive(&transport, &messages).await;
 }
 
-/// Everything is written, and nobody hears of it: it is sent again, and first deliveries keep their order.
+/// Everything is written, and the answers are lost: it is sent again, and first deliveries keep
+/// their order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledgements_that_are_swallowed_leave_messages_unknown() {
     let mock = Mock::new();
@@ -188,7 +193,7 @@ async fn a_leader_that_moves_under_way_loses_and_reorders_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_that_can_not_be_seen_is_unavailable_with_the_remedy() {
     let cases = [
-        (Code::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED, "not-authorised", "grant"),
+        (Code::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED, "not-authorized", "grant"),
         (Code::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART, "topic-missing", "create it"),
     ];
     for (code, class, remedy) in cases {
@@ -221,14 +226,14 @@ async fn a_grant_that_is_withdrawn_makes_the_topic_unavailable() {
     let Some(Outcome::Unavailable(Unavailable::Topic, failure)) = &outcomes[0] else {
         panic!("{outcomes:?}")
     };
-    assert_eq!(failure.class, "not-authorised");
+    assert_eq!(failure.class, "not-authorized");
     mock.is_a_beginning(12, &outcomes).await;
     mock.cluster.clear_request_errors(Api::Produce);
     mock.all_arrive(&transport, &messages).await;
 }
 
-/// A user that may write to no topic at all gets no number for its producer: the client ends for good, and another one takes its place when
-/// the grant is there.
+/// A user that may write to no topic at all gets no number for its producer: the client ends for
+/// good, and another one takes its place when the grant is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_without_rights_in_the_cluster_makes_the_route_unavailable() {
     let mock = Mock::new();
@@ -241,13 +246,14 @@ async fn a_user_without_rights_in_the_cluster_makes_the_route_unavailable() {
         let Some(Outcome::Unavailable(Unavailable::Route, failure)) = &outcomes[0] else {
             panic!("{outcomes:?}")
         };
-        assert_eq!(failure.class, "not-authorised", "{failure:?}");
+        assert_eq!(failure.class, "not-authorized", "{failure:?}");
     }
     mock.cluster.clear_request_errors(Api::InitProducerId);
     mock.all_arrive(&transport, &messages).await;
 }
 
-/// A batch that was given up while no broker could be reached is not started when one can: only what is sent after that arrives.
+/// A batch that was given up while no broker could be reached is not started when one can: only
+/// what is sent after that arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_given_up_is_not_started_later() {
     let mock = Mock::new();
@@ -276,7 +282,8 @@ async fn receive(deliveries: &dyn Deliveries, count: usize) -> Vec<outbox_contra
     all
 }
 
-/// Two partitions, each led by a broker of its own, and keys of each. Both brokers know the producer.
+/// Two partitions, each led by a broker of its own, and keys of each. Both brokers know the
+/// producer.
 async fn two_partitions() -> (Mock, KafkaTransport, [Vec<String>; 2]) {
     let mut mock = Mock::new();
     mock.topic = fresh_name();
@@ -313,7 +320,8 @@ async fn what_one_partition_confirmed_is_reported_while_another_is_silent() {
     assert!(open.iter().all(Option::is_none), "{outcomes:?}");
 }
 
-/// Else each round would name one key of it, and the others would slow every batch that they are in.
+/// Else each round would name one key of it, and the others would slow every batch that they are
+/// in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_keys_of_a_partition_that_does_not_answer_are_named_at_once() {
     let (mock, transport, [_, silent]) = two_partitions().await;
@@ -329,7 +337,7 @@ async fn all_keys_of_a_partition_that_does_not_answer_are_named_at_once() {
     }
 }
 
-/// A client goes on asking the broker that it used last: one of the two, and nobody says which.
+/// A client goes on asking the broker that it used last: one of the two, at random.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_single_broker_that_is_silent_is_not_taken_for_all_of_them() {
     let mock = Mock::new();
@@ -347,7 +355,8 @@ async fn a_single_broker_that_is_silent_is_not_taken_for_all_of_them() {
     assert!(error.to_string().contains("the broker does not answer"), "{error}");
 }
 
-/// Answers for others are no answer to those that are told nothing: a partition that hangs is given up in its time.
+/// Answers for others are no answer to those that are told nothing: a partition that hangs is given
+/// up in its time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partition_that_does_not_answer_is_given_up_while_others_go_on() {
     let (mock, transport, [answering, silent]) = two_partitions().await;
@@ -371,8 +380,8 @@ async fn a_partition_that_does_not_answer_is_given_up_while_others_go_on() {
     assert!(outcomes.iter().all(counts_nothing), "{outcomes:?}");
 }
 
-/// It takes twelve seconds, where what hangs is given up after four: each answer comes after half a second, and no more than five requests, of two messages
-/// each, are on their way.
+/// It takes twelve seconds, where what hangs is given up after four: each answer comes after half a
+/// second, and no more than five requests, of two messages each, are on their way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_broker_is_waited_for_while_it_answers() {
     let mock = Mock::new();
@@ -390,7 +399,7 @@ async fn a_slow_broker_is_waited_for_while_it_answers() {
     assert_eq!(transport.retired_producers(), 0);
 }
 
-/// Each acknowledgement that nobody waits for any longer would leave a thread behind.
+/// Each acknowledgment that no task waits for any longer would leave a thread behind.
 #[test]
 fn acknowledgements_during_an_outage_do_not_pile_up() {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -406,7 +415,7 @@ fn acknowledgements_during_an_outage_do_not_pile_up() {
         for delivery in &received {
             let tags = [delivery.tag.clone()];
             let acknowledged = tokio::time::timeout(Duration::from_millis(200), member.acknowledge(&tags));
-            assert!(acknowledged.await.is_err(), "nobody answers");
+            assert!(acknowledged.await.is_err(), "no broker answers");
         }
         let thread = tokio::task::spawn_blocking(|| ());
         let has_threads = tokio::time::timeout(Duration::from_secs(10), thread).await.is_ok();
@@ -426,7 +435,8 @@ fn acknowledgements_during_an_outage_do_not_pile_up() {
     assert!(acknowledged.is_ok());
 }
 
-/// Deliveries that were finished while the broker took no offsets are committed when the member's partitions move: the next one does not get them again.
+/// Deliveries that were finished while the broker took no offsets are committed when the member's
+/// partitions move: the next one does not get them again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_finished_is_committed_before_a_partition_moves() {
     let mock = Mock::new();

@@ -1,5 +1,5 @@
-//! Behavior that only Kafka has, on a real broker: topics that are missing or take no such message, a broker
-//! that goes away.
+//! Behavior that only Kafka has, on a real broker: topics that are missing or take no such message,
+//! a broker that goes away.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -55,7 +55,8 @@ async fn a_missing_topic_is_unavailable_until_it_is_made() {
     assert_eq!(first_of_key(&log(&server.url(), &topic).await, "a"), [0, 1]);
 }
 
-/// A name that is misspelt would be a topic with the broker's defaults, and one that was deleted would come back.
+/// A name that is misspelt would be a topic with the broker's defaults, and one that was deleted
+/// would come back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_that_makes_topics_makes_none_for_us() {
     let wish = Kafka::newest().config("auto.create.topics.enable=true");
@@ -73,7 +74,7 @@ async fn a_broker_that_makes_topics_makes_none_for_us() {
         while seen < 3 {
             assert!(start.elapsed() < PATIENCE, "{topic} was never missing");
             let outcomes = publish(&transport, &stored([numbered(topic, "a", 1)]), SHORT).await;
-            assert_ne!(outcomes[0], Some(Outcome::Delivered), "{topic} is not there");
+            assert_ne!(outcomes[0], Some(Outcome::Delivered), "{topic} does not exist");
             seen += usize::from(topic_unavailable(&outcomes[0]) == Some("topic-missing"));
         }
         let nobody = Subscription::new(Consumer::new("reader").unwrap(), [topic.clone()]);
@@ -100,7 +101,8 @@ async fn keys_go_to_the_partitions_of_the_java_client() {
     }
 }
 
-/// A record's own key is the message's, whatever bytes it is: what the broker keeps in order is handled in order. Without one it is the subject.
+/// A record's own key is the message's, whatever bytes it is: what the broker keeps in order is
+/// handled in order. Without one it is the subject.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_of_other_producers_are_read_with_their_keys() {
     let Some(server) = Kafka::newest().shared().or_skip() else { return };
@@ -149,8 +151,9 @@ async fn records_of_other_producers_are_read_with_their_keys() {
     assert_eq!(keys, expected.map(|(id, key)| (Bytes::from(id), Some(key.to_owned()))));
 }
 
-/// The topic takes less than the transport was told. A record batch is rejected as a whole: only the guilty message is said to be, what
-/// follows of its key is not sent, and everybody else arrives, in order.
+/// The topic takes less than the transport was told. A record batch is rejected as a whole: only
+/// the guilty message is said to be, what follows of its key is not sent, and everybody else
+/// arrives, in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_the_topic_does_not_take_is_rejected_alone() {
     let Some(server) = Kafka::newest().shared().or_skip() else { return };
@@ -200,7 +203,8 @@ async fn a_message_that_the_topic_does_not_take_is_rejected_alone() {
     }
 }
 
-/// The broker knows nothing of the producer, and would take the second batch after it refused the first: so the first message goes alone.
+/// The broker knows nothing of the producer, and would take the second batch after it refused the
+/// first: so the first message goes alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_follows_a_refused_first_message_into_a_cold_partition() {
     let Some(server) = Kafka::newest().shared().or_skip() else { return };
@@ -215,7 +219,8 @@ async fn nothing_follows_a_refused_first_message_into_a_cold_partition() {
     assert_eq!(first_of_key(&log(&server.url(), &topic).await, "a"), [0; 0]);
 }
 
-/// Many small messages that are too large together, since the topic takes less than the transport was told: none of them is rejected.
+/// Many small messages that are too large together, since the topic takes less than the transport
+/// was told: none of them is rejected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_messages_of_a_batch_that_is_too_large_are_not_rejected() {
     let Some(server) = Kafka::newest().shared().or_skip() else { return };

@@ -56,7 +56,7 @@ async fn a_topic_that_is_made_anew_is_read_and_committed_from_its_beginning() {
     let new = receive(&*member, 119).await;
     assert_eq!(new.iter().map(|tag| tag.number).collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
     assert!(new[0].incarnation > old[0].incarnation);
-    // What was in hand is nobody's any more.
+    // No member has what was in hand any more.
     member.acknowledge(&old).await.unwrap();
     member.acknowledge(&new).await.unwrap();
     member.close().await.unwrap();

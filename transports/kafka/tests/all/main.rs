@@ -1,4 +1,5 @@
-//! Every test of the transport on real brokers. What looks at its whole process is a program of its own.
+//! Every test of the transport on real brokers. What looks at its whole process is a program of its
+//! own.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 

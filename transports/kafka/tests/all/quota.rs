@@ -1,4 +1,5 @@
-//! A broker that holds its clients back: it takes everything and lets each of them wait for its answers, for as long as its quota says.
+//! A broker that holds its clients back: it takes everything and lets each of them wait for its
+//! answers, for as long as its quota says.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -37,7 +38,8 @@ fn message(topic: &Topic, batch: usize, at: usize) -> Message {
     numbered(topic, &format!("{batch}-{}", at % KEYS), at).with_payload(format!("{at:<1000}"))
 }
 
-/// Together they take twice as long as what hangs is waited for, and most of them wait for others. Nothing is given up, so nothing is sent twice.
+/// Together they take twice as long as what hangs is waited for, and most of them wait for others.
+/// Nothing is given up, so nothing is sent twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_quota_holds_back_is_waited_for_and_sent_once() {
     // It reckons by the last two seconds, in place of eleven: else it would first take all of this at once.

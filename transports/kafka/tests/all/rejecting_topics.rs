@@ -1,4 +1,5 @@
-//! A topic that takes nothing, beside one that takes everything: the other one goes on as if it were alone.
+//! A topic that takes nothing, beside one that takes everything: the other one goes on as if it
+//! were alone.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -18,8 +19,8 @@ const LONG: Duration = Duration::from_secs(60);
 const LANES: usize = 4;
 const BATCH: usize = 100;
 
-/// Publishes as a relay does: some lanes, each with keys of its own, a batch after the other, until each message is delivered or rejected. Says how many
-/// each topic rejected.
+/// Publishes as a relay does: some lanes, each with keys of its own, a batch after the other, until
+/// each message is delivered or rejected. Says how many each topic rejected.
 async fn relay(transport: &KafkaTransport, messages: &[Arc<Stored>]) -> BTreeMap<Topic, usize> {
     let mut lanes: Vec<Vec<Arc<Stored>>> = vec![Vec::new(); LANES];
     for message in messages {
@@ -94,11 +95,12 @@ async fn a_topic_that_takes_no_such_record_costs_other_topics_nothing() {
     assert_eq!(transport.retired_producers(), 0);
 }
 
-/// A user that may not ask what topics take learns of it by the first rejections; from then on they are the bad topic's own matter.
+/// A user that may not ask what topics take learns of it by the first rejections; from then on they
+/// are the bad topic's own matter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_topic_takes_is_learnt_from_what_it_rejects() {
     let started =
-        tokio::task::spawn_blocking(|| Kafka::newest().authorised().shared().or_skip()).await.unwrap();
+        tokio::task::spawn_blocking(|| Kafka::newest().authorized().shared().or_skip()).await.unwrap();
     let Some(server) = started else { return };
     let good = fresh_topic(&server.internal_url(), 4, &[]).await;
     let bad = fresh_topic(&server.internal_url(), 4, &[("max.message.bytes", "100")]).await;

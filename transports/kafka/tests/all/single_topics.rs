@@ -1,4 +1,5 @@
-//! Topics that are missing, deleted or not to be read, beside one that is well: it goes on, and they are named until they are well too.
+//! Topics that are missing, deleted or not to be read, beside one that is well: it goes on, and
+//! they are named until they are well too.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -30,7 +31,8 @@ impl Reader {
         Self { member: transport.subscribe(subscription).await.unwrap(), came: BTreeMap::new() }
     }
 
-    /// Receives and acknowledges until this holds. Any error is a failure: something can be received all the time.
+    /// Receives and acknowledges until this holds. Any error is a failure: something can be
+    /// received all the time.
     async fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
         let started = Instant::now();
         while !holds(self) {
@@ -135,7 +137,7 @@ async fn acl(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_that_may_not_be_read_any_more_delays_no_other_until_it_may() {
     let started =
-        tokio::task::spawn_blocking(|| Kafka::newest().authorised().start().or_skip()).await.unwrap();
+        tokio::task::spawn_blocking(|| Kafka::newest().authorized().start().or_skip()).await.unwrap();
     let Some(server) = started else { return };
     let group = fresh_name().to_string();
     let (well, secret) = (

@@ -26,7 +26,8 @@ struct On<V> {
     _version: std::marker::PhantomData<V>,
 }
 
-/// Leases as long as they are by default, so that a slow machine loses none; heartbeats so short that members need not wait for each other.
+/// Leases as long as they are by default, so that a slow machine loses none; heartbeats so short
+/// that members need not wait for each other.
 fn builder(url: &str, prefix: &str) -> RedisTransportBuilder {
     RedisTransport::builder(url)
         .prefix(prefix)

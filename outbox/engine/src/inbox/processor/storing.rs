@@ -71,11 +71,13 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         refusal: &Failure,
     ) -> Result<(), Trouble> {
         let (consumer, id) = (&self.consumer, message.id);
-        tracing::error!(%consumer, %id, %refusal, "the store does not keep a message; it becomes a dead letter without its payload");
+        tracing::error!(%consumer, %id, %refusal, "the store refused a message; storing it as a dead letter without its payload");
         match self.store_together(turn, &[&refused(message, &refusal.message)]).await? {
             None => Ok(()),
             // Then it is not the message that is wrong.
-            Some(refusal) => Err(Trouble::away(format!("it keeps nothing at all: {refusal}"))),
+            Some(refusal) => {
+                Err(Trouble::away(format!("the store refused it without its payload too: {refusal}")))
+            }
         }
     }
 

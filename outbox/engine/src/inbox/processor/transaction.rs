@@ -58,7 +58,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
             if !turn.errand.place.has_time(pause.saturating_add(self.batch_size.call())) {
                 return Err(trouble);
             }
-            tracing::debug!(consumer = %self.consumer, ?trouble, ?pause, tries, "a transaction is started again");
+            tracing::debug!(consumer = %self.consumer, ?trouble, ?pause, tries, "retrying a transaction of the inbox");
             tokio::time::sleep(pause).await;
             tries += 1;
         }
@@ -153,7 +153,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         self.steps.over(Step::Deduplicated);
         if let Some(id) = overtaking(messages, &dedups) {
             let words = format!(
-                "what the message {id} goes behind was finished while the others of its key were handled"
+                "the messages before {id} were finished by another transaction meanwhile; trying again"
             );
             return Err(Trouble::Again(Failure::new("overtaken", words)));
         }
@@ -205,10 +205,13 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         match timeout(limit, handled).await {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(error))) => Err(self.handler_trouble(error)),
-            Ok(Err(_)) => Err(failed("panic", "the handler panicked; its message was printed".to_owned())),
+            Ok(Err(_)) => Err(failed(
+                "panic",
+                "the handler panicked; the panic message is on standard error".to_owned(),
+            )),
             Err(_) => Err(failed(
                 "timeout",
-                format!("the handler was not done within {limit:?}; it was rolled back"),
+                format!("timeout: the handler did not finish within {limit:?}; it was rolled back"),
             )),
         }
     }
@@ -231,7 +234,7 @@ fn all_answered(call: &str, asked: usize, got: usize) -> Result<(), Trouble> {
     if asked == got {
         return Ok(());
     }
-    Err(Trouble::away(format!("{call}: {got} answers for {asked} messages; the store is broken")))
+    Err(Trouble::away(format!("{call}: {got} answers for {asked} messages; this is a defect of the store")))
 }
 
 /// Translates an error of an append.

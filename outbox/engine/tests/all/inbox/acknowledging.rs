@@ -27,7 +27,10 @@ async fn what_a_broker_that_was_away_was_not_told_it_is_told_when_it_is_back() {
             tokio::time::sleep(S * 5).await;
             assert_eq!(world.feed.acknowledgements(), 0, "{mode:?}");
             let reasons = inbox.health().reasons;
-            assert!(reasons.iter().any(|reason| reason.contains("told what is finished")), "{reasons:?}");
+            assert!(
+                reasons.iter().any(|reason| reason.contains("could not acknowledge finished messages")),
+                "{reasons:?}"
+            );
             world.feed.away(false);
             within(S * 60, || world.feed.unacknowledged() == 0).await;
             within(S * 60, || world.ledger.len() == sent.len()).await;

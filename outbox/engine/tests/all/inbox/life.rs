@@ -327,7 +327,7 @@ async fn a_subscription_that_gives_nothing_but_errors_is_seen_when_it_lasts() {
         assert_eq!(health.status, Status::Degraded);
         let reason = health.reasons.join(" ");
         assert!(
-            reason.contains("nothing but errors") && reason.contains("taken the broker away"),
+            reason.contains("returned only errors") && reason.contains("taken the broker away"),
             "{reason}"
         );
         tokio::time::sleep(S * 30).await;

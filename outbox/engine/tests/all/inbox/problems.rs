@@ -10,7 +10,7 @@ use super::support::{MS, S, World, within};
 async fn a_topic_that_gives_nothing_is_named_and_delays_no_other() {
     let world = World::concurrent(1);
     let missing: Topic = "bills".parse().unwrap();
-    world.feed.fail_topic(&missing, Some("the topic is not on the broker: create it"));
+    world.feed.fail_topic(&missing, Some("the topic does not exist; create it"));
     let inbox = world.inbox().topic("bills").start().await.unwrap();
     world.feed.send(Message::new(missing.clone(), "bill.sent").with_key("a").unwrap());
     let sent = world.send("a", 50);

@@ -81,7 +81,7 @@ async fn no_more_records_are_kept_than_there_may_be_and_that_is_said() {
         let dead = world.tables.snapshot().dead as u64;
         assert!((10..=20).contains(&dead), "{mode:?}: {dead}");
         assert_eq!(inbox.stats().dropped, 200 - dead);
-        assert!(says(&inbox, "records that are no messages were dropped") && says(&inbox, "orders/0@199"));
+        assert!(says(&inbox, "undecodable records were dropped") && says(&inbox, "orders/0@199"));
         assert_eq!(inbox.health().status, Status::Degraded, "{:?}", inbox.health());
         world.send("bad", 1);
         within(S * 60, || world.tables.snapshot().dead as u64 == dead + 1).await;

@@ -169,14 +169,32 @@ async fn maintenance_that_fails_degrades() {
 
 #[tokio::test(start_paused = true)]
 async fn relays_that_are_configured_differently_say_so() {
-    let world = World::new();
-    let (one, other) = (world.rig(), world.rig());
-    let first = one.relay().start().await.unwrap();
-    tokio::time::sleep(MS * 100).await;
     let another = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
-    let second = other.relay().retry(another).start().await.unwrap();
-    let words = "relays of this route are configured differently";
-    within(S * 10, || says(&first, Status::Degraded, words) && says(&second, Status::Degraded, words)).await;
+    let by_class = RetryPolicy { by_class: vec![("timeout".into(), 1)], ..RetryPolicy::default() };
+    for number in 0..4 {
+        let world = World::new();
+        let (one, other) = (world.rig(), world.rig());
+        let first = one.relay().start().await.unwrap();
+        tokio::time::sleep(MS * 100).await;
+        let second = match number {
+            0 => other.relay().retry(another.clone()),
+            1 => other.relay().topic_retry("orders", by_class.clone()),
+            2 => other.relay().source("/another-shop"),
+            // A larger machine, with the same treatment of messages.
+            _ => other.relay().lanes(8).fetch_batch(500).publish_timeout(S * 2),
+        };
+        let second = second.start().await.unwrap();
+        let words = "relays of this route are configured differently (retry policies or source)";
+        if number < 3 {
+            within(S * 10, || {
+                says(&first, Status::Degraded, words) && says(&second, Status::Degraded, words)
+            })
+            .await;
+        } else {
+            tokio::time::sleep(S * 20).await;
+            assert_eq!((first.health().status, second.health().status), (Status::Healthy, Status::Healthy));
+        }
+    }
 }
 
 /// A round of maintenance may take long. The backlog is measured meanwhile.

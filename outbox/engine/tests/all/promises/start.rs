@@ -53,6 +53,18 @@ async fn a_store_that_was_never_migrated_is_refused_with_the_remedy() {
     assert!(error.to_string().contains("run the migrations first"), "{error}");
 }
 
+/// `fn main() -> Result<(), Box<dyn Error>>` prints an error by `Debug`.
+#[tokio::test(start_paused = true)]
+async fn an_error_that_main_returns_is_printed_as_its_text_and_code() {
+    let world = World::new();
+    let missing = world.rig_on(false).relay().start().await.unwrap_err();
+    let wrong = world.rig().relay().lanes(0).start().await.unwrap_err();
+    for (error, code) in [(missing, "OBX-STORE-NOT-MIGRATED"), (wrong, "OBX-START-CONFIG")] {
+        let printed = format!("{:?}", Box::<dyn std::error::Error>::from(error));
+        assert!(printed.starts_with("not started") && printed.contains(&format!("[{code}]")), "{printed}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_store_that_does_not_answer_keeps_nobody_waiting() {
     for call in [StoreCall::Check, StoreCall::Identity] {

@@ -1,4 +1,5 @@
-//! The checker finds each defect in histories made by hand, and says the same as an oracle (`model.rs`) that compares everything with everything.
+//! The checker finds each defect in histories made by hand, and says the same as an oracle
+//! (`model.rs`) that compares everything with everything.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test, also in its helpers")]
 
@@ -41,7 +42,8 @@ fn counts(report: &Report) -> [u64; 5] {
     ]
 }
 
-/// What is found when these messages of one key are committed in order and delivered by these indices.
+/// What is found when these messages of one key are committed in order and delivered by these
+/// indices.
 fn delivered_as<const N: usize>(order: &[usize]) -> (History, [Message; N]) {
     let history = History::new();
     let all = messages::<N>("a");
@@ -310,7 +312,7 @@ fn a_requeued_dead_letter_is_owed_again() {
     let [dead, other] = messages("a");
     commit(&history, &[dead.clone(), other.clone()]);
     let consumer = history.consumer("c");
-    // Its bytes came, nobody heard of that, and in the end it died.
+    // Its bytes came, the answer was lost, and in the end it died.
     deliver(&history, consumer, &[&dead]);
     history.dead_lettered(&dead, history.now());
     deliver(&history, consumer, &[&other]);

@@ -16,8 +16,8 @@ struct Made {
 #[derive(Clone, Debug)]
 struct MadeHistory {
     messages: Vec<Made>,
-    /// Of each transaction: when it began to append (each message one moment later), how long after that it was committing and then
-    /// ended, and its fate.
+    /// Of each transaction: when it began to append (each message one moment later), how long after
+    /// that it was committing and then ended, and its fate.
     transactions: Vec<(u64, u64, u8)>,
     /// What died, and when.
     dead: Vec<(usize, u64)>,
@@ -28,7 +28,8 @@ struct MadeHistory {
 
 /// When a transaction was committing, from its first append on.
 const COMMITTING: u64 = 17;
-/// When the first delivery comes; each of the others comes this much later than the one before. Some come before their commits.
+/// When the first delivery comes; each of the others comes this much later than the one before.
+/// Some come before their commits.
 const FIRST: u64 = 30;
 const STEP: u64 = 3;
 

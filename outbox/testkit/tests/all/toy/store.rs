@@ -27,8 +27,8 @@ use tokio::time::Instant;
 const HANDLED_KEPT: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 // ANCHOR: tables
-/// The store. A statement locks the tables, does all of its work and unlocks them: nobody sees a part
-/// of it.
+/// The store. A statement locks the tables, does all of its work and unlocks them: no reader sees a
+/// part of it.
 pub(crate) struct ToyStore {
     tables: Mutex<Tables>,
     /// Held by the transaction that writes; the others wait for their turn.

@@ -118,7 +118,8 @@ impl Transport for ToyTransport {
         Err(Rejection(Failure::new("too-large", words)))
     }
 
-    /// The key-prefix property: what follows a message of its key that was not delivered is blocked.
+    /// The key-prefix property: what follows a message of its key that was not delivered is
+    /// blocked.
     async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
         let mut blocked = BTreeSet::new();
         for (index, stored) in batch.messages.iter().enumerate() {
@@ -165,7 +166,7 @@ impl Transport for ToyTransport {
 struct ToyDeliveries {
     transport: ToyTransport,
     id: u64,
-    /// It keeps one signal while nobody waits, so that none is lost with a dropped `next`.
+    /// It keeps one signal while no task waits, so that none is lost with a dropped `next`.
     wake: Arc<Notify>,
 }
 

@@ -76,7 +76,7 @@ async fn wrong_addresses_are_refused_with_the_remedy() {
     let other_set = right.replace("replicaSet=rs0", "replicaSet=other");
     assert_says(&waits_in_vain(&other_set).await, StoreErrorKind::Unavailable, "name of the replica set");
     let with_tls = format!("{right}&tls=true");
-    assert_says(&waits_in_vain(&with_tls).await, StoreErrorKind::Unavailable, "ask for TLS");
+    assert_says(&waits_in_vain(&with_tls).await, StoreErrorKind::Unavailable, "require TLS");
     assert_says(
         &refused(&server.url_of("guest", SECRET)).await,
         StoreErrorKind::Invalid,

@@ -79,13 +79,13 @@ async fn wrong_addresses_are_refused_with_the_remedy() {
         assert_says(&full, StoreErrorKind::Unavailable, "user's limit");
         drop(held);
 
-        // Nobody listens there any more.
+        // No server listens there any more.
         let store = open(&server.fresh_database(), options()).await;
         assert!(!format!("{store:?}").contains("root"));
         server.stop();
         let gone = url(&server, &format!("guest:{SECRET}"), "shop");
-        assert_says(&refused(&gone).await, StoreErrorKind::Unavailable, "nobody listens");
-        assert_says(&store.check().await.unwrap_err(), StoreErrorKind::Unavailable, "nobody listens");
+        assert_says(&refused(&gone).await, StoreErrorKind::Unavailable, "connection refused");
+        assert_says(&store.check().await.unwrap_err(), StoreErrorKind::Unavailable, "connection refused");
     }
 }
 

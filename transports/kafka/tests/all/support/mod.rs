@@ -38,7 +38,7 @@ pub fn fresh_name() -> Topic {
     Topic::new(format!("test-{time}-{}", NEXT.fetch_add(1, Ordering::Relaxed))).unwrap()
 }
 
-/// A topic that nobody has used.
+/// An unused topic.
 pub async fn fresh_topic(brokers: &str, partitions: i32, config: &[(&str, &str)]) -> Topic {
     let topic = fresh_name();
     make_topic(brokers, &topic, partitions, config).await;
@@ -147,7 +147,8 @@ pub async fn deliver(transport: &dyn Transport, messages: &[Arc<Stored>], deadli
     }
 }
 
-/// All that is in the log of a topic now: partition by partition, the key and the payload of each record.
+/// All that is in the log of a topic now: partition by partition, the key and the payload of each
+/// record.
 pub async fn log(brokers: &str, topic: &Topic) -> Vec<(i32, String, String)> {
     let (brokers, topic) = (brokers.to_owned(), topic.clone());
     tokio::task::spawn_blocking(move || read(&brokers, &topic)).await.unwrap()
@@ -186,7 +187,8 @@ fn read(brokers: &str, topic: &Topic) -> Vec<(i32, String, String)> {
     all
 }
 
-/// Returns the number of records of a topic that a group has finished, all partitions together, by its committed offsets.
+/// Returns the number of records of a topic that a group has finished, all partitions together, by
+/// its committed offsets.
 pub async fn finished_by(brokers: &str, group: &str, topic: &Topic) -> i64 {
     let (brokers, group, topic) = (brokers.to_owned(), group.to_owned(), topic.clone());
     let ask = move || {

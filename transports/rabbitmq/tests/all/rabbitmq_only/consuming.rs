@@ -81,7 +81,8 @@ async fn a_queue_that_was_deleted_is_consumed_anew() {
     assert_eq!(came.into_iter().collect::<BTreeSet<_>>(), ids(&sent));
 }
 
-/// Beside one that is there: a queue that is missing when the member joins, is made, and is deleted.
+/// Beside one that is there: a queue that is missing when the member joins, is made, and is
+/// deleted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_that_is_missing_delays_no_other_until_it_is_made() {
     let Some((server, url)) = vhost() else { return };
@@ -132,7 +133,8 @@ async fn a_member_that_stops_politely_leaves_the_rest_in_order() {
     assert_eq!(came, sent[2..].iter().map(|stored| stored.message.id).collect::<Vec<_>>());
 }
 
-/// The broker takes what is held for too long back, and may give it to the next member behind what is newer.
+/// The broker takes what is held for too long back, and may give it to the next member behind what
+/// is newer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_keeps_what_it_holds_for_longer_than_other_consumers_may() {
     let wish = RabbitMq::newest().config("consumer_timeout = 2000");
@@ -197,7 +199,8 @@ async fn a_queue_that_would_lose_or_reorder_messages_is_refused() {
     }
 }
 
-/// One after the other, those of a broker that is far away would take longer than an inbox waits for a subscription.
+/// One after the other, those of a broker that is far away would take longer than an inbox waits
+/// for a subscription.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_queues_are_asked_for_at_once() {
     const QUEUES: usize = 8;

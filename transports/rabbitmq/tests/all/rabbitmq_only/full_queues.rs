@@ -1,4 +1,5 @@
-//! A queue that is full, beside one of the same topic that is not: what the other one has stored already is not sent to it again and again.
+//! A queue that is full, beside one of the same topic that is not: what the other one has stored
+//! already is not sent to it again and again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +31,8 @@ fn batches_of(left: &[Arc<Stored>]) -> Vec<Vec<Arc<Stored>>> {
     left.chunks(BATCH).map(<[_]>::to_vec).collect()
 }
 
-/// Publishes everything that is left, several batches at once, as a relay that tries a topic again. Says what was said of the messages.
+/// Publishes everything that is left, several batches at once, as a relay that tries a topic again.
+/// Says what was said of the messages.
 async fn attempt(transport: &RabbitMqTransport, left: &mut Vec<Arc<Stored>>) -> Vec<Option<Outcome>> {
     let batches = batches_of(left);
     let outcomes = join_all(batches.iter().map(|batch| publish(transport, batch, PATIENCE))).await.concat();
@@ -62,7 +64,8 @@ async fn fill(owner: &RabbitMqTransport) -> usize {
     filled
 }
 
-/// Attempts while the other consumer is away, and then until everything is delivered; says how much came meanwhile to the one that lives, and why its topic is not published.
+/// Attempts while the other consumer is away, and then until everything is delivered; says how much
+/// came meanwhile to the one that lives, and why its topic is not published.
 async fn story(publisher: &RabbitMqTransport, owner: &RabbitMqTransport) -> (usize, usize, String) {
     let filled = fill(owner).await;
     let came = Arc::new(AtomicUsize::new(0));
@@ -107,7 +110,8 @@ async fn a_full_queue_repeats_at_the_other_consumers_what_was_under_way_once() {
     assert!(why.contains("in \"billing:orders\""), "{why}");
 }
 
-/// A transport that was not told of the consumers can't ask how full their queues are: one message at a time finds out, ever more seldom.
+/// A transport that was not told of the consumers can't ask how full their queues are: one message
+/// at a time finds out, ever more seldom.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_queue_that_nobody_named_is_tried_with_one_message() {
     let Some((_server, url)) = vhost() else { return };

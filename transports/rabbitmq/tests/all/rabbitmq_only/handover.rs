@@ -1,4 +1,5 @@
-//! A member never cancels a consumer: the broker would give the next member the newer messages first.
+//! A member never cancels a consumer: the broker would give the next member the newer messages
+//! first.
 
 use std::time::Duration;
 

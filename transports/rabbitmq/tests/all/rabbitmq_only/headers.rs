@@ -36,7 +36,8 @@ async fn what_has_more_headers_than_a_small_frame_is_received() {
     finish(&*member, &sent).await;
 }
 
-/// Delivered once more, it has headers of the broker's besides: that it fits then too is seen to before it is sent.
+/// Delivered once more, it has headers of the broker's besides: that it fits then too is seen to
+/// before it is sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_just_below_the_limit_of_headers_can_be_received_again() {
     let Some((_server, url)) = vhost() else { return };
@@ -72,7 +73,8 @@ async fn what_is_just_below_the_limit_of_headers_can_be_received_again() {
     finish(&*member, &[sent]).await;
 }
 
-/// Publishes a message with a header whose name is not UTF-8, which the client library has no way to read.
+/// Publishes a message with a header whose name is not UTF-8, which the client library has no way
+/// to read.
 async fn publish_unreadable(url: &str) {
     let wiretap = Wiretap::of(url).replace(b"odd_name", b"odd\xe9name");
     let url = wiretap.url(url);
@@ -88,7 +90,8 @@ async fn publish_unreadable(url: &str) {
     assert!(confirmed.is_ack(), "{confirmed:?}");
 }
 
-/// It can't be passed over, as nobody knows where it ends; but it is named, and the broker is not asked for it again and again without a pause.
+/// It can't be passed over, as its end is unknown; but it is named, and the broker is not asked for
+/// it again and again without a pause.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_can_not_be_read_is_named_and_asked_for_less_and_less_often() {
     let Some((_server, url)) = vhost() else { return };
@@ -105,7 +108,7 @@ async fn a_message_that_can_not_be_read_is_named_and_asked_for_less_and_less_oft
     let said = eventually("it is named", async || member.next().await.err()).await;
     assert!(said.is_retryable(), "{said}");
     let words = said.to_string();
-    assert!(words.contains("\"inventory:orders\"") && words.contains("can't be read"), "{words}");
+    assert!(words.contains("\"inventory:orders\"") && words.contains("can't read a message"), "{words}");
     // Half of each pause at least: 0.2, 0.4, 0.8, 1.6 and 3.2 seconds.
     for _ in 0..5 {
         revoked(&*member).await;

@@ -66,7 +66,8 @@ async fn cut_connections_lose_nothing_and_keep_the_order() {
     assert!(in_the_middle > 0, "no connection was cut in the middle of a batch, so nothing was shown");
 }
 
-/// A network that takes everything and gives nothing back: noticed by heartbeats, on both sides of the transport.
+/// A network that takes everything and gives nothing back: noticed by heartbeats, on both sides of
+/// the transport.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_network_that_swallows_everything_is_noticed() {
     let Some((_server, url)) = vhost() else { return };
@@ -92,7 +93,8 @@ async fn a_network_that_swallows_everything_is_noticed() {
     assert!(ids(&after).iter().all(|id| came.contains(id)));
 }
 
-/// A connection that is lost, and is not had again as the network swallows the new one, costs no batch anything.
+/// A connection that is lost, and is not had again as the network swallows the new one, costs no
+/// batch anything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_connection_carries_on_while_another_can_not_be_made() {
     let Some((_server, url)) = vhost() else { return };
@@ -130,7 +132,8 @@ async fn a_member_of_many_queues_leaves_a_silent_network_in_the_time_of_one() {
     assert!(started.elapsed() < 8 * limit, "it took {:?}", started.elapsed());
 }
 
-/// The broker does what it is asked to, and nobody hears of it: what was sent is unknown, and comes again in order.
+/// The broker does what it is asked to, and its answers are lost: what was sent is unknown, and
+/// comes again in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_confirmation_that_is_lost_leaves_the_message_unknown() {
     let Some((_server, url)) = vhost() else { return };
@@ -155,7 +158,8 @@ async fn a_confirmation_that_is_lost_leaves_the_message_unknown() {
     assert_in_order(&sent[..2], &came);
 }
 
-/// Messages that the broker confirmed before it was killed are there when it comes back; nobody has to be started again.
+/// Messages that the broker confirmed before it was killed are there when it comes back; no program
+/// has to be restarted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_broker_that_comes_back_has_what_it_confirmed() {
     let Some(server) = RabbitMq::newest().start().or_skip() else { return };

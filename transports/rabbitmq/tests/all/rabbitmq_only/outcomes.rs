@@ -103,7 +103,8 @@ async fn a_message_over_the_limit_of_the_broker_is_rejected_when_it_is_alone() {
     deliver(&transport, &rest).await;
 }
 
-/// Headers have to fit into one frame: a broker ends the whole connection over larger ones, with all that is on its way.
+/// Headers have to fit into one frame: a broker ends the whole connection over larger ones, with
+/// all that is on its way.
 #[tokio::test]
 async fn headers_over_a_frame_are_rejected_before_they_are_sent_and_payloads_take_several() {
     let Some((_server, url)) = vhost() else { return };
@@ -123,7 +124,8 @@ async fn headers_over_a_frame_are_rejected_before_they_are_sent_and_payloads_tak
     finish(&*member, &batch[2..]).await;
 }
 
-/// A batch that was given up leaves a channel behind; the broker closes it, and its number is used again.
+/// A batch that was given up leaves a channel behind; the broker closes it, and its number is used
+/// again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_that_were_given_up_take_no_channels_with_them() {
     let Some((_server, url)) = vhost() else { return };
@@ -151,7 +153,8 @@ async fn an_exchange_that_is_missing_makes_everything_unavailable() {
     }
 }
 
-/// While memory or disk is short nothing is rejected and nothing failed; afterwards everything arrives.
+/// While memory or disk is short nothing is rejected and nothing failed; afterwards everything
+/// arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_alarm_makes_the_transport_unavailable_until_it_is_over() {
     let Some(server) = RabbitMq::newest().start().or_skip() else { return };
@@ -198,7 +201,8 @@ async fn ctl(server: &RabbitMqServer, args: &[&str]) {
     tokio::task::spawn_blocking(run).await.unwrap();
 }
 
-/// A message goes to the queues of all consumers; one that reaches some of them was delivered to those that are bound.
+/// A message goes to the queues of all consumers; one that reaches some of them was delivered to
+/// those that are bound.
 #[tokio::test]
 async fn a_queue_of_another_program_gets_messages_too() {
     let Some((_server, url)) = vhost() else { return };

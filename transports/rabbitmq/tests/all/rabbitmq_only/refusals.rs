@@ -68,12 +68,12 @@ async fn a_user_who_may_not_is_told_what_to_grant() {
     let outcomes = publish(&trusting, &messages(&topic("orders"), &["a", "b"]), PATIENCE).await;
     for outcome in outcomes {
         let Some(Outcome::Unavailable(Unavailable::Route, failure)) = outcome else { panic!("{outcome:?}") };
-        assert_eq!(failure.class, "not-authorised", "{failure}");
+        assert_eq!(failure.class, "not-authorized", "{failure}");
     }
     trusting.subscribe(subscription()).await.unwrap();
     let checking = RabbitMqTransport::builder(&of_user).build().unwrap();
     let error = checking.subscribe(subscription()).await.err().unwrap();
-    assert_says(&error, Kind::NotPermitted, "needs the permission configure");
+    assert_says(&error, Kind::NotPermitted, "needs the `configure` permission");
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn a_limit_of_connections_is_named() {
 async fn a_broker_that_is_not_there_is_unavailable() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let transport = declared(&format!("amqp://shop:s3cret@127.0.0.1:{port}/%2f")).build().unwrap();
-    assert_says(&refused(transport).await, Kind::Unavailable, "nobody listens");
+    assert_says(&refused(transport).await, Kind::Unavailable, "connection refused");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -117,7 +117,8 @@ pub(crate) async fn deliveries(member: &dyn Deliveries) -> Vec<Delivery> {
     .await
 }
 
-/// Receives until these have come, and acknowledges everything. Says what came first of each, in order.
+/// Receives until these have come, and acknowledges everything. Says what came first of each, in
+/// order.
 pub(crate) async fn finish(member: &dyn Deliveries, messages: &[Arc<Stored>]) -> Vec<MessageId> {
     finish_telling(member, messages, |_| {}).await
 }

@@ -1,4 +1,5 @@
-//! Somebody deletes what the transport declared, while a relay publishes and a member consumes: it is there again, and messages flow.
+//! Somebody deletes what the transport declared, while a relay publishes and a member consumes: it
+//! is there again, and messages flow.
 
 use std::sync::Arc;
 use std::time::Duration;

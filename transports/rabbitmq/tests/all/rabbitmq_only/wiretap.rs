@@ -132,7 +132,8 @@ impl Wiretap {
         self
     }
 
-    /// Waits until so many connections are over, with all that was asked over them, or a consumer is cancelled. Blocks.
+    /// Waits until so many connections are over, with all that was asked over them, or a consumer
+    /// is cancelled. Blocks.
     pub(crate) fn wait_until_over(&self, connections: usize) {
         let (heard, changed) = &*self.heard;
         let open = |heard: &mut Heard| heard.over < connections && !heard.asked.contains(&BASIC_CANCEL);

@@ -1,4 +1,4 @@
-//! Finished entries leave the group, also when nobody heard of it at first.
+//! Finished entries leave the group, also when the first answer was lost.
 
 use std::time::Duration;
 
@@ -59,8 +59,8 @@ fn tags(deliveries: &[Delivery]) -> Vec<Tag> {
     deliveries.iter().map(|delivery| delivery.tag.clone()).collect()
 }
 
-/// Nobody acknowledges again what could not be acknowledged, and it does not come again while its unit stays: so it must not stay pending, nor
-/// take from the prefetch.
+/// No other member acknowledges again what could not be acknowledged, and it does not come again
+/// while its unit stays: so it must not stay pending, nor take from the prefetch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acknowledgement_that_failed_is_made_good() {
     let Some(room) = Room::open(Duration::from_secs(2)) else { return };
@@ -121,13 +121,14 @@ async fn who_leaves_acknowledges_what_it_owes() {
     let first = take(&*reader, PREFETCH).await;
     room.proxy.refuse(true);
     room.proxy.cut();
-    reader.acknowledge(&tags(&first)).await.expect_err("nobody is there");
+    reader.acknowledge(&tags(&first)).await.expect_err("the server is away");
     room.proxy.refuse(false);
     reader.close().await.unwrap();
     assert_eq!(room.pending(), 0);
 }
 
-/// A server that was killed, or a replica that took its place, may have lost the last acknowledgements.
+/// A server that was killed, or a replica that took its place, may have lost the last
+/// acknowledgements.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_server_forgot_is_not_left_pending() {
     let Some(room) = Room::open(Duration::from_secs(30)) else { return };

@@ -35,13 +35,14 @@ async fn units_spread_over_the_nodes_and_any_node_leads_to_all() {
     owners.dedup();
     assert!(owners.len() > 1, "all units are on one node");
 
-    // The first address is of nobody; another node that was named leads to all.
+    // No server has the first address; another node that was named leads to all.
     let last = cluster.urls().pop().unwrap();
     let other = at("redis://127.0.0.1:1", &prefix).cluster([last]).build().unwrap();
     finish(&*subscribe(&other, "reader").await, &all).await;
 }
 
-/// A node that is cut off accepts, perhaps, and never says anything. That must not keep the others from being asked, nor be met each time.
+/// A node that is cut off accepts, perhaps, and never says anything. That must not keep the others
+/// from being asked, nor be met each time.
 #[tokio::test]
 async fn a_node_that_is_silent_does_not_hide_the_others() {
     let Some(cluster) = RedisCluster::newest().shared().or_skip() else { return };
@@ -81,7 +82,7 @@ async fn a_server_that_is_no_node_and_settings_that_do_not_fit_are_refused() {
     let Some(server) = outbox_servers::Redis::newest().shared().or_skip() else { return };
     let transport = clustered(&server.url(), &server.fresh_prefix());
     let error = transport.check().await.unwrap_err();
-    assert!(error.to_string().contains("no node of a cluster"), "{error}");
+    assert!(error.to_string().contains("not a cluster node"), "{error}");
     assert_eq!(class(&publish(&transport, &messages(&["a"], 1)).await[0]), "route configuration");
     let confirming = at(&server.url(), "x").cluster(Vec::<String>::new()).confirm_replicas(1).build();
     assert_eq!(confirming.unwrap_err().kind(), TransportErrorKind::Invalid);
@@ -146,7 +147,8 @@ async fn slots_that_move_lose_and_reorder_nothing() {
     finish(&*reader, &all).await;
 }
 
-/// P5: a move that was begun and never ended. What is missing there is asked for in vain, as long as that lasts.
+/// P5: a move that was begun and never ended. What is missing there is asked for in vain, as long
+/// as that lasts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_stays_half_moved_holds_up_its_own_unit_alone() {
     let Some(cluster) = RedisCluster::newest().start().or_skip() else { return };

@@ -6,7 +6,8 @@ use outbox_servers::{OrSkip as _, Redis};
 
 use crate::redis_only::support::{acknowledge, at, next_deliveries, subscribe};
 
-/// Adds an event for each of these lists of fields, as a script writes them, and receives them as messages.
+/// Adds an event for each of these lists of fields, as a script writes them, and receives them as
+/// messages.
 async fn received(all: &[&str]) -> Option<Vec<Message>> {
     let server = Redis::newest().shared().or_skip()?;
     let prefix = server.fresh_prefix();

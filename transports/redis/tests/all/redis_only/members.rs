@@ -15,8 +15,8 @@ use crate::redis_only::support::{
     subscribe_with, until,
 };
 
-/// The fence of reading. A member whose unit was taken over does not know of it yet: it must take nothing of what is new, for the next
-/// owner, who has read what was pending, would never see it.
+/// The fence of reading. A member whose unit was taken over does not know of it yet: it must take
+/// nothing of what is new, for the next owner, who has read what was pending, would never see it.
 #[tokio::test]
 async fn a_member_that_lost_its_unit_takes_nothing_more_of_it() {
     for wish in [Redis::newest(), Redis::oldest(), Redis::valkey()] {
@@ -46,7 +46,8 @@ async fn a_member_that_lost_its_unit_takes_nothing_more_of_it() {
     }
 }
 
-/// A member that is cut off stops by its own clock; the next owner begins with what the first one did not finish, in order.
+/// A member that is cut off stops by its own clock; the next owner begins with what the first one
+/// did not finish, in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_is_cut_off_is_replaced_from_its_first_unfinished_message() {
     let Some(server) = Redis::newest().shared().or_skip() else { return };
@@ -137,7 +138,8 @@ async fn shares_of_three_members_differ_by_one_at_most() {
     until("and two of them four each", async || shares().await == [4, 4]).await;
 }
 
-/// Pending comes before new, over a crash in between, and with a prefetch that is smaller than what is pending.
+/// Pending comes before new, over a crash in between, and with a prefetch that is smaller than what
+/// is pending.
 #[tokio::test]
 async fn what_the_last_owner_left_comes_before_anything_new() {
     let Some(server) = Redis::newest().shared().or_skip() else { return };
@@ -162,7 +164,8 @@ async fn what_the_last_owner_left_comes_before_anything_new() {
     log.assert_in_order(&sent);
 }
 
-/// A unit that was taken, and nobody heard of it: the lease is this member's, so it need not wait until that is over.
+/// A unit was taken, and the answer was lost: the lease is this member's, so it need not wait until
+/// that is over.
 #[tokio::test]
 async fn a_unit_that_was_taken_unheard_is_taken_again_at_once() {
     let Some(server) = Redis::newest().shared().or_skip() else { return };
@@ -204,7 +207,8 @@ async fn a_unit_that_is_broken_holds_up_no_other() {
     finish(&*reader, &of_broken).await;
 }
 
-/// Whoever takes units tries the others before the one that was refused: with several members, none of them would get to those behind it.
+/// Whoever takes units tries the others before the one that was refused: with several members, none
+/// of them would get to those behind it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_take_all_units_but_the_broken_one() {
     let Some(server) = Redis::newest().shared().or_skip() else { return };
@@ -224,7 +228,8 @@ async fn members_take_all_units_but_the_broken_one() {
     until("all the others are taken", async || (1..6).all(owned)).await;
 }
 
-/// P8: a replica whose clock is behind took the server's place. What a member left that was killed would last for as long as the clock went back.
+/// P8: a replica whose clock is behind took the server's place. What a member left that was killed
+/// would last for as long as the clock went back.
 #[tokio::test]
 async fn what_was_left_under_a_clock_that_was_ahead_is_over() {
     for wish in [Redis::newest(), Redis::oldest(), Redis::valkey()] {
@@ -263,7 +268,8 @@ async fn the_longer_leases_of_another_member_are_kept() {
     drop(first);
 }
 
-/// One round trip keeps all leases: with one and more for each topic, the first would be over before the last is seen to.
+/// One round trip keeps all leases: with one and more for each topic, the first would be over
+/// before the last is seen to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_leases_of_many_topics_on_a_far_server_last() {
     let Some(server) = Redis::newest().shared().or_skip() else { return };
@@ -286,7 +292,8 @@ async fn the_leases_of_many_topics_on_a_far_server_last() {
     }
 }
 
-/// The address of a server as it is from far away: whatever goes there and comes from there takes this long.
+/// The address of a server as it is from far away: whatever goes there and comes from there takes
+/// this long.
 async fn far_away(server: &str, delay: Duration) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (url, server) = (format!("redis://{}", listener.local_addr().unwrap()), server.to_owned());
@@ -313,7 +320,8 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay: Duration) 
     }
 }
 
-/// Units that could not be given back are given back as soon as that is possible, and not when the lease is over.
+/// Units that could not be given back are given back as soon as that is possible, and not when the
+/// lease is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn units_that_could_not_be_given_back_are_given_back_later() {
     let Some(server) = Redis::newest().start().or_skip() else { return };

@@ -24,7 +24,8 @@ async fn a_server_that_is_not_there_is_unavailable() {
     assert!(transport.check().await.unwrap_err().is_retryable());
 }
 
-/// P2: what was confirmed before the kill and what was sent while the server was away arrives, in order.
+/// P2: what was confirmed before the kill and what was sent while the server was away arrives, in
+/// order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_comes_back_with_everything_it_confirmed() {
     for wish in [Redis::newest(), Redis::valkey()] {
@@ -77,7 +78,8 @@ async fn connections_that_are_cut_lose_and_reorder_nothing() {
     assert!(cuts > 0, "everything came at once");
 }
 
-/// The server did what it was asked to, and nobody heard of it: that is not delivered, and the next try does not wait behind it.
+/// The server did what it was asked to, and its answer was lost: that is not delivered, and the
+/// next try does not wait behind it.
 #[tokio::test]
 async fn an_answer_that_is_swallowed_confirms_nothing_and_holds_nothing_up() {
     let Some(server) = Redis::newest().shared().or_skip() else { return };
@@ -139,7 +141,8 @@ async fn a_flushed_server_is_set_up_again() {
     finish(&*reader, &after).await;
 }
 
-/// P9: what a consumer had come to was lost with its group. It goes on by itself, and not in silence.
+/// P9: what a consumer had come to was lost with its group. It goes on by itself, and not in
+/// silence.
 #[tokio::test]
 async fn who_receives_is_told_of_a_group_that_was_lost() {
     let Some(server) = Redis::newest().shared().or_skip() else { return };
@@ -165,7 +168,8 @@ async fn who_receives_is_told_of_a_group_that_was_lost() {
     finish(&*reader, &after).await;
 }
 
-/// A consumer that has begun long ago begins nowhere anew: what was published before its group was made again is not skipped.
+/// A consumer that has begun long ago begins nowhere anew: what was published before its group was
+/// made again is not skipped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_that_was_lost_begins_with_what_is_there() {
     let Some(server) = Redis::newest().start().or_skip() else { return };

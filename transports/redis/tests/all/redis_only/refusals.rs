@@ -38,7 +38,7 @@ async fn a_wrong_password_is_named_and_never_shown() {
     let outcomes = publish(&transport, &messages).await;
     assert_eq!(
         outcomes.iter().map(class).collect::<Vec<_>>(),
-        ["route not-authorised", "route not-authorised"]
+        ["route not-authorized", "route not-authorized"]
     );
 
     let without = at(&with(""), &prefix).build().unwrap();
@@ -58,13 +58,14 @@ async fn keys_that_a_user_may_not_touch_make_the_topic_unavailable() {
     let theirs = at(&url, "theirs").build().unwrap();
     assert_eq!(checked(&theirs).await.0, TransportErrorKind::NotPermitted);
     let messages = messages(&["a"], 1);
-    assert_eq!(class(&publish(&theirs, &messages).await[0]), "topic not-authorised");
+    assert_eq!(class(&publish(&theirs, &messages).await[0]), "topic not-authorized");
     let mine = at(&url, "mine").build().unwrap();
     mine.check().await.unwrap();
     deliver(&mine, &messages).await;
 }
 
-/// Beside a topic that is well: one whose stream is something else, and one that the user may not touch.
+/// Beside a topic that is well: one whose stream is something else, and one that the user may not
+/// touch.
 #[tokio::test]
 async fn a_topic_that_is_refused_delays_no_other_until_it_is_well() {
     let Some(server) = Redis::newest().start().or_skip() else { return };
@@ -165,7 +166,7 @@ async fn a_server_that_becomes_a_replica_is_unavailable_until_it_is_none() {
     let transport = builder(&server).build().unwrap();
     let before = messages(&["a"], 1);
     deliver(&transport, &before).await;
-    // Of nobody: port 1 is never a Redis. Its data stays.
+    // No server has it: port 1 is never a Redis. Its data stays.
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
     let after = messages(&["a"], 2);
     let outcomes = publish(&transport, &after).await;
@@ -201,7 +202,8 @@ async fn a_server_without_memory_takes_nothing_and_burns_nothing() {
     finish(&*deliveries, &after).await;
 }
 
-/// Nothing but its consumers makes room again in a server that is full: they come, stay, read and acknowledge, and what all have finished goes.
+/// Nothing but its consumers makes room again in a server that is full: they come, stay, read and
+/// acknowledge, and what all have finished goes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_memory_is_emptied_by_its_consumers() {
     tokio::join!(
@@ -292,7 +294,8 @@ async fn something_else_under_the_key_of_a_stream_makes_the_topic_unavailable() 
     deliver(&transport, &messages).await;
 }
 
-/// The limit is the server's own; nothing of a message above it is ever sent, so no connection breaks over it.
+/// The limit is the server's own; nothing of a message above it is ever sent, so no connection
+/// breaks over it.
 #[tokio::test]
 async fn a_message_above_the_limit_of_the_server_is_rejected_and_hurts_no_other() {
     let Some(server) = Redis::newest().config("proto-max-bulk-len 1mb").start().or_skip() else { return };
@@ -362,7 +365,7 @@ async fn nothing_is_appended_where_epochs_can_not_be_kept() {
     let sent = messages(&["a"], 1);
     for _ in 0..3 {
         let outcomes = publish_under(&transport, &sent, |_| 1).await;
-        assert_eq!(class(&outcomes[0]), "topic not-authorised");
+        assert_eq!(class(&outcomes[0]), "topic not-authorized");
     }
     assert_eq!(server.cli(&["XLEN", &format!("{prefix}:{{orders:0}}")]), "0");
     server.cli(&["ACL", "SETUSER", "app", "+pexpire"]);

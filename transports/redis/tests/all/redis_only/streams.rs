@@ -1,4 +1,5 @@
-//! Content of the streams: nothing twice from a relay that is late, nothing trimmed that somebody wants, nothing that can't be read in the way.
+//! Content of the streams: nothing twice from a relay that is late, nothing trimmed that somebody
+//! wants, nothing that can't be read in the way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +60,8 @@ async fn the_epochs_of_another_route_or_source_say_nothing() {
     assert_eq!(publish_of("/another", &transport, &sent, |_| 1).await, [Some(Outcome::Delivered)]);
 }
 
-/// After a restore of the outbox's database, each bucket goes on when its own time is over, however busy the others are.
+/// After a restore of the outbox's database, each bucket goes on when its own time is over, however
+/// busy the others are.
 #[tokio::test]
 async fn a_fence_ends_by_itself_while_other_buckets_go_on() {
     for wish in [Redis::newest(), Redis::oldest(), Redis::valkey()] {
@@ -80,7 +82,8 @@ async fn a_fence_ends_by_itself_while_other_buckets_go_on() {
     }
 }
 
-/// Trimming takes whole blocks of a hundred entries; more than that must be left of what one group has not finished.
+/// Trimming takes whole blocks of a hundred entries; more than that must be left of what one group
+/// has not finished.
 #[tokio::test]
 async fn nothing_is_trimmed_that_a_group_has_not_finished() {
     for wish in [Redis::newest(), Redis::oldest(), Redis::valkey()] {
@@ -89,7 +92,7 @@ async fn nothing_is_trimmed_that_a_group_has_not_finished() {
         let transport = at(&server.url(), &prefix).units(1).trim_every(Duration::ZERO).build().unwrap();
         let sent = messages(&["a", "b", "c"], 500);
         deliver(&transport, &sent).await;
-        assert!(length(&server, &prefix) >= 500, "nobody has subscribed yet, and whoever does finds all");
+        assert!(length(&server, &prefix) >= 500, "no consumer has subscribed yet, and a new one finds all");
 
         let (quick, slow) = (subscribe(&transport, "quick").await, subscribe(&transport, "slow").await);
         finish(&*quick, &sent).await;
@@ -111,7 +114,7 @@ async fn nothing_is_trimmed_that_a_group_has_not_finished() {
     }
 }
 
-/// Told to, it trims what nobody has read; what is gone is passed, and the rest comes.
+/// Told to, it trims unread entries; what is gone is passed, and the rest comes.
 #[tokio::test]
 async fn a_length_that_was_asked_for_is_kept_and_what_is_gone_is_passed() {
     let Some(server) = Redis::newest().shared().or_skip() else { return };
@@ -217,7 +220,8 @@ async fn copies_do_not_pile_up_when_nobody_waits_for_the_replicas() {
     assert_eq!(length(&server, &prefix), 1, "one copy of it, however often it was tried");
 }
 
-/// The same with a replica that is connected and hangs. A new connection has written nothing, so all replicas have what it has written.
+/// The same with a replica that is connected and hangs. A new connection has written nothing, so
+/// all replicas have what it has written.
 #[tokio::test]
 async fn copies_do_not_pile_up_while_a_replica_hangs() {
     let Some(server) = Redis::newest().config("repl-diskless-sync-delay 0").start().or_skip() else { return };

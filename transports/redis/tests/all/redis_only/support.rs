@@ -1,4 +1,5 @@
-//! Messages, a relay of few words, and a consumer of few words. Every wait is for a condition, with a limit that no machine needs.
+//! Messages, a relay of few words, and a consumer of few words. Every wait is for a condition, with
+//! a limit that no machine needs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -184,7 +185,8 @@ pub(crate) fn id(delivery: &Delivery) -> MessageId {
     delivery.message.as_ref().expect("a message of ours").id
 }
 
-/// Receives and acknowledges until each of these messages came; checks that first deliveries of each key are in order.
+/// Receives and acknowledges until each of these messages came; checks that first deliveries of
+/// each key are in order.
 pub(crate) async fn finish(deliveries: &dyn Deliveries, messages: &[Arc<Stored>]) {
     let mut log = Log::default();
     while !log.has_all(messages) {
