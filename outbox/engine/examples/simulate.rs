@@ -4,10 +4,11 @@
 //! cargo run -p outbox-engine --features simulation --example simulate -- --seeds 0..100000
 //! ```
 //!
-//! Several relays on one store and one broker, all of them plain tables, without a runtime: whatever fails, hangs, is killed or set back, nothing may be
-//! lost, phantom or out of order, and when all is well everything must come through. A seed that fails is shrunk, its story is told, and the command
-//! line that runs it again is printed. `--sabotage NAME` makes a mistake on purpose, which is to be found; `--sabotages` makes all of them, one
-//! after the other.
+//! Several relays on one store and one broker, all of them plain tables, without a runtime:
+//! whatever fails, hangs, is killed or set back, nothing may be lost, phantom or out of order, and
+//! when all is well everything must come through. A seed that fails is shrunk, its story is told,
+//! and the command line that runs it again is printed. `--sabotage NAME` makes a mistake on
+//! purpose, which is to be found; `--sabotages` makes all of them, one after the other.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

@@ -55,6 +55,9 @@ struct Queue {
     owner: Option<u64>,
     incarnation: u64,
     delivered: usize,
+    /// Number of deliveries that the owner holds unacknowledged. Counted, because members ask for it
+    /// at each step.
+    in_hand: usize,
     /// The owner has to hear that it no longer owns the unit.
     revoked_from: Option<u64>,
 }
@@ -177,9 +180,7 @@ impl Feed {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         let state = self.state();
-        let owned = state.units.values().filter(|queue| queue.owner.is_some());
-        let delivered = owned.flat_map(|queue| &queue.entries[..queue.delivered]);
-        delivered.filter(|entry| !entry.acknowledged).count()
+        state.units.values().filter(|queue| queue.owner.is_some()).map(|queue| queue.in_hand).sum()
     }
 }
 
@@ -262,7 +263,7 @@ impl Member {
             if queue.owner.is_none() && queue.revoked_from.is_none() {
                 queue.owner = Some(self.me);
                 queue.incarnation += 1;
-                queue.delivered = 0;
+                (queue.delivered, queue.in_hand) = (0, 0);
             }
             while queue.owner == Some(self.me) && room > 0 && queue.delivered < queue.entries.len() {
                 let number = queue.delivered;
@@ -275,6 +276,7 @@ impl Member {
                     let Entry { content, origin, .. } = &queue.entries[number];
                     Delivery::new(tag, content.clone(), origin.clone())
                 });
+                queue.in_hand += 1;
                 room -= 1;
             }
         }
@@ -283,7 +285,7 @@ impl Member {
 
     fn unacknowledged(&self, state: &State) -> usize {
         let mine = state.units.values().filter(|queue| queue.owner == Some(self.me));
-        mine.flat_map(|queue| &queue.entries[..queue.delivered]).filter(|entry| !entry.acknowledged).count()
+        mine.map(|queue| queue.in_hand).sum()
     }
 }
 
@@ -314,7 +316,9 @@ impl Deliveries for Member {
             if let (Some(watch), Ok(message)) = (&watch, &entry.content) {
                 watch(message);
             }
-            entry.acknowledged = true;
+            if !std::mem::replace(&mut entry.acknowledged, true) {
+                queue.in_hand = queue.in_hand.saturating_sub(1);
+            }
         }
         drop(state);
         self.feed.0.changed.notify_waiters();

@@ -195,7 +195,8 @@ pub(crate) fn store_error(operation: &'static str, error: Error) -> StoreError {
     StoreError::new(kind, operation, words).with_source(error)
 }
 
-/// The kind of an error, and what to do, in words that show nothing of what was given.
+/// The kind of an error, and what to do, in words that show nothing of what was given. One table, however
+/// long: an error is looked up in one place.
 pub(crate) fn meaning(error: &Error) -> (StoreErrorKind, &'static str) {
     use StoreErrorKind as Kind;
     if is_conflict(error) {

@@ -138,7 +138,8 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
 const NO_TLS: &str = "the TLS connection failed; check ssl-mode, and with verify_ca or verify_identity that ssl-ca names the authority that \
      signed the server's certificate, and that the host is the one in it";
 
-/// Returns the meaning of an error's number for an outbox, and the remedy. Pure.
+/// Returns the meaning of an error's number for an outbox, and the remedy. Pure. One table, however long:
+/// a number is looked up in one place.
 pub(crate) fn meaning_of(number: u16) -> (Kind, &'static str) {
     match number {
         1213 => (

@@ -63,28 +63,7 @@ pub(crate) async fn check(
     options: &PostgresOptions,
 ) -> Result<(), StoreError> {
     let failed = |error| store_error(OPERATION, error);
-    let server = sqlx::query(
-        "select current_setting('server_version_num')::integer, current_setting('server_version'), pg_is_in_recovery(), \
-         current_setting('server_encoding')",
-    )
-    .persistent(false)
-    .fetch_one(&mut *connection)
-    .await
-    .map_err(failed)?;
-    let (number, name, standby, encoding): (i32, String, bool, String) = (
-        server.try_get(0).map_err(failed)?,
-        server.try_get(1).map_err(failed)?,
-        server.try_get(2).map_err(failed)?,
-        server.try_get(3).map_err(failed)?,
-    );
-    supported(number, &name, &encoding)?;
-    if standby {
-        return Err(StoreError::new(
-            StoreErrorKind::Unavailable,
-            OPERATION,
-            "the server is a standby and takes no writes; connect to the primary",
-        ));
-    }
+    check_server(connection).await?;
     if let Some(problem) = settings::problem(connection).await.map_err(failed)? {
         return Err(StoreError::new(StoreErrorKind::Unavailable, OPERATION, problem));
     }
@@ -115,6 +94,45 @@ pub(crate) async fn check(
             tracing::warn!(partitions = others.join(", "), "{OF_OTHERS}");
         }
     }
+    check_statements(connection, sql).await?;
+    // A relay delivers them, so it is no reason not to start one.
+    let look = below::warn(connection, sql, options.counting_limit);
+    if !matches!(tokio::time::timeout(below::MOST, look).await, Ok(Ok(()))) {
+        tracing::debug!("the check for messages below the saved marks of relays did not succeed");
+    }
+    Ok(())
+}
+
+/// Checks the server: its version, its encoding, and that it takes writes.
+async fn check_server(connection: &mut PgConnection) -> Result<(), StoreError> {
+    let failed = |error| store_error(OPERATION, error);
+    let server = sqlx::query(
+        "select current_setting('server_version_num')::integer, current_setting('server_version'), pg_is_in_recovery(), \
+         current_setting('server_encoding')",
+    )
+    .persistent(false)
+    .fetch_one(&mut *connection)
+    .await
+    .map_err(failed)?;
+    let (number, name, standby, encoding): (i32, String, bool, String) = (
+        server.try_get(0).map_err(failed)?,
+        server.try_get(1).map_err(failed)?,
+        server.try_get(2).map_err(failed)?,
+        server.try_get(3).map_err(failed)?,
+    );
+    supported(number, &name, &encoding)?;
+    if standby {
+        return Err(StoreError::new(
+            StoreErrorKind::Unavailable,
+            OPERATION,
+            "the server is a standby and takes no writes; connect to the primary",
+        ));
+    }
+    Ok(())
+}
+
+/// Lets the server prepare every statement, as a table may have been altered by hand.
+async fn check_statements(connection: &mut PgConnection, sql: &Statements) -> Result<(), StoreError> {
     for (name, statement) in sql.all() {
         if let Err(error) = connection.prepare(statement.clone()).await {
             // The server's refusal of this statement, or no server.
@@ -130,11 +148,6 @@ pub(crate) async fn check(
                 error => error,
             });
         }
-    }
-    // A relay delivers them, so it is no reason not to start one.
-    let look = below::warn(connection, sql, options.counting_limit);
-    if !matches!(tokio::time::timeout(below::MOST, look).await, Ok(Ok(()))) {
-        tracing::debug!("the check for messages below the saved marks of relays did not succeed");
     }
     Ok(())
 }

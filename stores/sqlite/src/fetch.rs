@@ -1,6 +1,7 @@
 //! Fetching: one statement, streamed, under a bound of rows and of bytes.
 
 use futures_util::TryStreamExt;
+use futures_util::stream::BoxStream;
 use outbox_contract::StoreError;
 use outbox_contract::backend::{Bucket, BucketSet, FetchRequest, Fetched, FetchedRow, Position, Scope};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
@@ -30,6 +31,47 @@ pub(crate) async fn fetch(pools: &Pools, request: &FetchRequest) -> Result<Fetch
     }
 }
 
+/// Rows of a fetch before large contents are read.
+#[derive(Default)]
+struct Page {
+    rows: Vec<Decoded>,
+    /// True if the limit of bytes cut it short.
+    cut: bool,
+    reached: Position,
+    /// Last position that was scanned, where the limit of scanned rows cut it short.
+    walked: Option<Position>,
+    lapsed: bool,
+}
+
+async fn page(
+    mut stream: BoxStream<'_, Result<SqliteRow, sqlx::Error>>,
+    max_bytes: usize,
+) -> Result<Page, sqlx::Error> {
+    let (mut page, mut bytes) = (Page::default(), 0);
+    while let Some(row) = stream.try_next().await? {
+        // On each row: a limit of bytes may end the page before the last one.
+        page.lapsed = row.try_get("lapsed")?;
+        match row.try_get("state")? {
+            LOOKED => {
+                page.reached = Position(row.try_get("size")?);
+                break;
+            }
+            WALKED => {
+                page.walked = Some(Position(row.try_get("size")?));
+                break;
+            }
+            _ => {}
+        }
+        bytes += usize::try_from(row.try_get::<i64, _>("size")?).unwrap_or_default();
+        if bytes > max_bytes && !page.rows.is_empty() {
+            page.cut = true;
+            break;
+        }
+        page.rows.push(decode(row)?);
+    }
+    Ok(page)
+}
+
 async fn read(pools: &Pools, request: &FetchRequest) -> Result<Fetched, sqlx::Error> {
     let mut connection = pools.reads.acquire().await?;
     let (topic, key) = match &request.scope {
@@ -56,36 +98,8 @@ async fn read(pools: &Pools, request: &FetchRequest) -> Result<Fetched, sqlx::Er
         .bind(i64::try_from(request.buckets.len()).unwrap_or(i64::MAX))
         .bind(MAX_WALKED);
 
-    let mut rows = Vec::new();
-    let mut bytes = 0;
-    let mut cut = false;
-    let mut reached = Position::START;
-    let mut walked = None;
-    let mut lapsed = false;
-    {
-        let mut stream = query.fetch(&mut *connection);
-        while let Some(row) = stream.try_next().await? {
-            // On each row: a limit of bytes may end the page before the last one.
-            lapsed = row.try_get("lapsed")?;
-            match row.try_get("state")? {
-                LOOKED => {
-                    reached = Position(row.try_get("size")?);
-                    break;
-                }
-                WALKED => {
-                    walked = Some(Position(row.try_get("size")?));
-                    break;
-                }
-                _ => {}
-            }
-            bytes += usize::try_from(row.try_get::<i64, _>("size")?).unwrap_or_default();
-            if bytes > request.bytes && !rows.is_empty() {
-                cut = true;
-                break;
-            }
-            rows.push(decode(row)?);
-        }
-    }
+    let Page { rows, cut, reached, walked, lapsed } =
+        page(query.fetch(&mut *connection), request.bytes).await?;
     let mut full = cut || rows.len() >= limit;
     let mut fetched = Vec::with_capacity(rows.len());
     for row in rows {

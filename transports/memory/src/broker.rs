@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use outbox_contract::backend::flow::Window;
 use outbox_contract::backend::{
-    Outcome, Outcomes, PublishBatch, Received, Subscription, Tag, Unavailable, Unit,
+    Outcome, Outcomes, PublishBatch, Received, Stored, Subscription, Tag, Unavailable, Unit,
 };
 use outbox_contract::{Consumer, Failure, Topic, TransportError, TransportErrorKind};
 use tokio::sync::Notify;
@@ -103,56 +103,13 @@ impl Broker {
                 publication.failed(index, Outcome::Rejected(rejection.0));
                 continue;
             }
-            let topic = &stored.message.topic;
-            let groups = match groups_to_reach(&mut self.topics, topic, self.config.confirm) {
-                Ok(groups) => groups,
+            match self.hand_out(&stored, publication.source(), Waiter { publication: id, index }) {
+                Ok(Some(unfinished)) => publication.enqueued(index, unfinished),
+                Ok(None) => drop(full.insert(stored.message.topic.clone())),
                 Err(failure) => {
                     publication.failed(index, Outcome::Unavailable(Unavailable::Topic, failure));
-                    continue;
                 }
-            };
-            let (id_of_message, bytes) = (stored.message.id, stored.message.bytes());
-            let waits_already =
-                groups.values_mut().any(|group| group.partition_of(stored.bucket).1.contains(id_of_message));
-            let bound = self.config.buffer;
-            if !waits_already && groups.values().any(|group| !group.load().has_room_for(bytes, bound)) {
-                full.insert(topic.clone());
-                continue;
             }
-
-            let waiter = match self.config.confirm {
-                Confirm::Acknowledged => Some(Waiter { publication: id, index }),
-                Confirm::Enqueued => None,
-            };
-            let mut unfinished = 0;
-            for group in groups.values_mut() {
-                match group.partition_of(stored.bucket).1.find(id_of_message) {
-                    // Resent while it still waits: another copy would only pile up behind it.
-                    // Publications that were given up are removed here, so that a hanging consumer
-                    // does not collect them.
-                    Some(entry) => {
-                        // This one, which is taken out meanwhile, stays: it may have a message twice.
-                        let (publications, waits) =
-                            (&self.publications, |waiter: &Waiter| waiter.publication == id);
-                        entry
-                            .waiters
-                            .retain(|waiter| waits(waiter) || publications.contains_key(&waiter.publication));
-                        entry.waiters.extend(waiter);
-                    }
-                    // This consumer has finished it, and another one has not.
-                    None if waits_already => continue,
-                    None => {
-                        let entry = Entry {
-                            stored: Arc::clone(&stored),
-                            source: Arc::clone(publication.source()),
-                            waiters: waiter.into_iter().collect(),
-                        };
-                        enqueue(group, &mut self.members, entry);
-                    }
-                }
-                unfinished += usize::from(waiter.is_some());
-            }
-            publication.enqueued(index, unfinished);
         }
         publication.waits_for_room = !full.is_empty();
         let complete = publication.is_complete();
@@ -268,6 +225,55 @@ impl Broker {
         self.publications.values_mut().for_each(give_up);
         self.members.values().for_each(|member| member.wake.notify_one());
         self.topics.clear();
+    }
+
+    /// Adds a message to the buffers of the consumers that have not finished it. Returns how many of
+    /// them must acknowledge it; `None` if a buffer has no room. An error: nobody subscribes.
+    fn hand_out(
+        &mut self,
+        stored: &Arc<Stored>,
+        source: &Arc<str>,
+        waiter: Waiter,
+    ) -> Result<Option<usize>, Failure> {
+        let Self { config, topics, members, publications, .. } = self;
+        let groups = groups_to_reach(topics, &stored.message.topic, config.confirm)?;
+        let (id, bytes) = (stored.message.id, stored.message.bytes());
+        let waits_already = groups.values_mut().any(|group| group.partition_of(stored.bucket).1.contains(id));
+        if !waits_already && groups.values().any(|group| !group.load().has_room_for(bytes, config.buffer)) {
+            return Ok(None);
+        }
+        let acknowledged = match config.confirm {
+            Confirm::Acknowledged => Some(waiter),
+            Confirm::Enqueued => None,
+        };
+        let mut unfinished = 0;
+        for group in groups.values_mut() {
+            match group.partition_of(stored.bucket).1.find(id) {
+                // Resent while it still waits: another copy would only pile up behind it.
+                // Publications that were given up are removed here, so that a hanging consumer
+                // does not collect them.
+                Some(entry) => {
+                    // Its own, which is taken out meanwhile, stays: it may have a message twice.
+                    let publication = waiter.publication;
+                    entry.waiters.retain(|waiter| {
+                        waiter.publication == publication || publications.contains_key(&waiter.publication)
+                    });
+                    entry.waiters.extend(acknowledged);
+                }
+                // This consumer has finished it, and another one has not.
+                None if waits_already => continue,
+                None => {
+                    let (stored, source) = (Arc::clone(stored), Arc::clone(source));
+                    enqueue(
+                        group,
+                        members,
+                        Entry { stored, source, waiters: acknowledged.into_iter().collect() },
+                    );
+                }
+            }
+            unfinished += usize::from(acknowledged.is_some());
+        }
+        Ok(Some(unfinished))
     }
 
     fn announce(&mut self, consumer: &Consumer, topic: &Topic, moves: Vec<Move>) {

@@ -202,7 +202,7 @@ impl RabbitMqTransportBuilder {
     }
 
     pub(crate) fn config(self) -> Result<Config, ConfigError> {
-        let mut problems = Vec::new();
+        let mut problems = self.problems_of_values();
         let address = Address::parse(&self.url).map_err(|problem| problems.push(problem)).ok();
         let secures = [("authorities", self.authorities.is_some()), ("identity", self.identity.is_some())];
         for (what, _) in secures.iter().filter(|(_, is_set)| *is_set) {
@@ -221,11 +221,41 @@ impl RabbitMqTransportBuilder {
         };
         let exchange = name("exchange", self.exchange);
         let dead_letters = self.dead_letters.map(|exchange| name("dead_letters", exchange));
-        let partitions = Partitions(self.partitions);
+        problems.extend(self.invalid_names.iter().map(ToString::to_string));
+        problems.extend(self.consumers.values().flatten().filter_map(problem_of));
+        let (Some(address), true) = (address, problems.is_empty()) else {
+            return Err(ConfigError { problems });
+        };
+        Ok(Config {
+            address,
+            tls: OwnedTLSConfig {
+                identity: self.identity.map(|(pem, key)| OwnedIdentity::PKCS8 { pem, key }),
+                cert_chain: self.authorities,
+            },
+            name: self.name,
+            exchange,
+            topology: self.topology,
+            partitions: Partitions(self.partitions),
+            consumers: self.consumers,
+            dead_letters,
+            delivery_limit: self.delivery_limit,
+            max_waiting: self.max_waiting,
+            connections: self.connections,
+            max_message_bytes: self.max_message_bytes,
+            timeout: self.timeout,
+            heartbeat: self.heartbeat,
+            first_pause: self.first_pause,
+            max_pause: self.max_pause,
+        })
+    }
+
+    /// Lists what is wrong with single settings.
+    fn problems_of_values(&self) -> Vec<String> {
+        let mut problems = Vec::new();
         if !(1..=u32::try_from(BUCKETS).unwrap_or(u32::MAX)).contains(&self.partitions) {
             problems.push(format!("partitions is {}; make it 1 to {BUCKETS}", self.partitions));
         }
-        if self.delivery_limit.is_some() && dead_letters.is_none() {
+        if self.delivery_limit.is_some() && self.dead_letters.is_none() {
             problems.push(
                 "delivery_limit is set without dead_letters, so messages over the limit would be dropped silently; name an exchange in dead_letters"
                     .to_owned(),
@@ -255,32 +285,7 @@ impl RabbitMqTransportBuilder {
                 self.max_pause, self.first_pause
             ));
         }
-        problems.extend(self.invalid_names.iter().map(ToString::to_string));
-        problems.extend(self.consumers.values().flatten().filter_map(problem_of));
-        let (Some(address), true) = (address, problems.is_empty()) else {
-            return Err(ConfigError { problems });
-        };
-        Ok(Config {
-            address,
-            tls: OwnedTLSConfig {
-                identity: self.identity.map(|(pem, key)| OwnedIdentity::PKCS8 { pem, key }),
-                cert_chain: self.authorities,
-            },
-            name: self.name,
-            exchange,
-            topology: self.topology,
-            partitions,
-            consumers: self.consumers,
-            dead_letters,
-            delivery_limit: self.delivery_limit,
-            max_waiting: self.max_waiting,
-            connections: self.connections,
-            max_message_bytes: self.max_message_bytes,
-            timeout: self.timeout,
-            heartbeat: self.heartbeat,
-            first_pause: self.first_pause,
-            max_pause: self.max_pause,
-        })
+        problems
     }
 }
 

@@ -160,35 +160,7 @@ async fn work(
             answer = &mut asked => answer.ok(),
             _ = closed.wait_for(|closed| *closed) => None,
             step = step => {
-                match step {
-                    Step::Lost(fault) => {
-                        // A message that can't be read ends each connection: nothing went well before something was finished.
-                        if !fault.is_unreadable() || shared.state().consumption.has_moved_on() {
-                            pauses.reset();
-                        }
-                        session = None;
-                        shared.lost(fault);
-                    }
-                    Step::Again(name) => {
-                        tracing::debug!(queue = name, "a queue can be consumed again; reconnecting");
-                        pauses.reset();
-                        session = None;
-                        shared.given_up();
-                    }
-                    Step::Tried(Ok((opened, found))) => {
-                        shared.take_problems(&found);
-                        queues = found;
-                        let mut state = shared.state();
-                        state.channels = opened.channels.clone();
-                        state.connection = Some(Arc::clone(&opened.connection));
-                        state.consumption.recovered();
-                        session = Some(*opened);
-                    }
-                    Step::Tried(Err(fault)) => {
-                        shared.state().consumption.still_lost(fault.waited_for());
-                        shared.wake.notify_one();
-                    }
-                }
+                shared.take_step(step, &mut session, &mut queues, &mut pauses);
                 // A member that drains wants nothing more: it only waits to be closed.
                 continue;
             }
@@ -225,6 +197,40 @@ enum Step {
     /// A queue can be consumed again that could not be.
     Again(String),
     Tried(Result<(Box<Session>, Queues), Fault>),
+}
+
+impl SharedMember {
+    fn take_step(&self, step: Step, session: &mut Option<Session>, queues: &mut Queues, pauses: &mut Pauses) {
+        match step {
+            Step::Lost(fault) => {
+                // A message that can't be read ends each connection: nothing went well before something was finished.
+                if !fault.is_unreadable() || self.state().consumption.has_moved_on() {
+                    pauses.reset();
+                }
+                *session = None;
+                self.lost(fault);
+            }
+            Step::Again(name) => {
+                tracing::debug!(queue = name, "a queue can be consumed again; reconnecting");
+                pauses.reset();
+                *session = None;
+                self.given_up();
+            }
+            Step::Tried(Ok((opened, found))) => {
+                self.take_problems(&found);
+                *queues = found;
+                let mut state = self.state();
+                state.channels = opened.channels.clone();
+                state.connection = Some(Arc::clone(&opened.connection));
+                state.consumption.recovered();
+                *session = Some(*opened);
+            }
+            Step::Tried(Err(fault)) => {
+                self.state().consumption.still_lost(fault.waited_for());
+                self.wake.notify_one();
+            }
+        }
+    }
 }
 
 /// Another attempt to connect, after a pause. Never for a member that drains.

@@ -302,7 +302,8 @@ impl InboxConfig {
 
     /// Maximum time of a transaction in which stored messages are handled.
     fn handling(&self, slowest: Duration) -> Duration {
-        // The calls of a batch take no longer than two, as `Pace` has it; and if it fails at its end, it is begun again with its first message alone.
+        // The calls of a batch take no longer than two, as `Pace` has it; and if it fails at its
+        // end, it is begun again with its first message alone.
         let calls = if self.batch > 1 { 3 } else { 1 };
         slowest.saturating_mul(calls).saturating_add(self.store_timeout.saturating_mul(2))
     }
@@ -328,13 +329,14 @@ impl InboxConfig {
             store_timeout: self.store_timeout,
             fetch_batch: fetch,
             max_in_flight: fetch * 2,
-            // As many keys as can be handled at once may be slow, and all that is in memory of them leaves half of the credit free. The price: small
-            // fetches where few keys are deep.
+            // As many keys as can be handled at once may be slow, and all that is in memory of them
+            // leaves half of the credit free. The price: small fetches where few keys are deep.
             per_key: (fetch / concurrency.max(1)).clamp(1, 500),
             max_in_flight_bytes: self.prefetch_bytes,
             fetch_batch_bytes: self.prefetch_bytes.div_ceil(2),
             lanes,
-            // A slow key holds up what rides in its batch: so a batch is no more than one transaction.
+            // A slow key holds up what rides in its batch: so a batch is no more than one
+            // transaction.
             publish_batch: self.batch,
             max_unconfirmed_batches: concurrency.div_ceil(lanes),
             due_poll: self.due_poll,

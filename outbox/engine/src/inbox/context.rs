@@ -9,10 +9,10 @@ use outbox_contract::backend::{Clock, Paused, Subscription};
 
 use super::config::InboxConfig;
 use super::core::Limits;
-use super::core::pausing::Pausing;
 use super::credit::Credit;
 use super::foreign::Mapper;
 use super::outage::Outage;
+use super::pausing::Pausing;
 use super::problems::Problems;
 use super::process::Process;
 use super::stats::{Counters, InboxStats};
@@ -37,7 +37,8 @@ pub(crate) struct Context {
     pub(crate) steps: Steps,
     /// Counts what is in memory. Nothing asks it for room: the prefetch is the bound.
     pub(crate) credit: Arc<Credit>,
-    // What was asked of this process. Written by the handle, and by who looks; held for a few instructions.
+    // What was asked of this process. Written by the handle, and by who looks; held for a few
+    // instructions.
     pub(crate) pausing: Mutex<Pausing>,
     /// Pauses of the consumer, as the store told them last. None: this process handles nothing.
     pub(crate) paused_in_store: Option<PausedInStore>,

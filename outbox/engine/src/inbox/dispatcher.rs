@@ -13,7 +13,7 @@ use super::acknowledger::{Acknowledge, Acknowledger};
 use super::context::Context;
 use super::core::{Command, Core, Event, Job};
 use super::source::Source;
-use super::verdict::{Broken, Verdict};
+use super::verdict::{StoreFailure, Verdict};
 use super::worker::{Assignment, Worker};
 use crate::relay::restart::ended;
 
@@ -31,7 +31,7 @@ pub(crate) enum DispatcherMsg {
     /// An event that the core takes as it is.
     Event(Event),
     /// A worker is done with a job.
-    Finished { number: u64, verdicts: Result<Vec<Verdict>, Broken> },
+    Finished { number: u64, verdicts: Result<Vec<Verdict>, StoreFailure> },
     /// The broker was informed of what is finished, or could not be reached now; an error: it never
     /// will be.
     Acknowledged { number: u64, result: Result<bool, TransportError> },
@@ -154,7 +154,7 @@ impl DispatcherState {
         match message {
             DispatcherMsg::Event(event) => self.feed(event),
             DispatcherMsg::Finished { number, verdicts } => {
-                let verdicts = verdicts.map_err(|broken| broken.to_string())?;
+                let verdicts = verdicts.map_err(|failure| failure.to_string())?;
                 for desk in &mut self.desks {
                     desk.job.take_if(|(job, _)| *job == number);
                 }

@@ -17,9 +17,9 @@ use tokio::time::Instant;
 
 use super::config::{InboxConfig, Mode};
 use super::core::conflicts::Conflicts;
-use super::process::{Errand, Place, Process, Work};
+use super::process::{Errand, Origin, Process, Work};
 use super::stats::Counters;
-use super::verdict::{Broken, Verdict};
+use super::verdict::{StoreFailure, Verdict};
 
 pub(crate) struct Drain {
     process: Arc<dyn Process>,
@@ -111,11 +111,13 @@ impl Drain {
     }
 }
 
-/// The shortest and the longest pause before a message that this program is too old for is tried again.
+/// The shortest and the longest pause before a message that this program is too old for is tried
+/// again.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// Returns the outcome of a message that this program is too old for, after it has waited for so long: it waits on, and the longer, the
-/// longer it has waited already; at the end of its time it is rejected.
+/// Returns the outcome of a message that this program is too old for, after it has waited for so
+/// long: it waits on, and the longer, the longer it has waited already; at the end of its time it
+/// is rejected.
 fn postponed(waited: Duration, max: Duration, failure: Failure) -> Outcome {
     if waited < max {
         return Outcome::Postponed((waited / 2).clamp(PAUSES.0, PAUSES.1), failure);
@@ -163,17 +165,17 @@ impl Transport for Drain {
         // What is begun last has to be committed as well.
         let until = Instant::now() + batch.deadline.saturating_sub(self.store_timeout);
         let errand = Errand {
-            place: Place::Store { until },
+            origin: Origin::Store { until },
             is_suspect: self.all_suspects || batch.tried > 0,
             is_wanted: &|| true,
         };
         match self.process.process(&errand, &works, &mut said).await {
             Ok(()) => {}
-            Err(Broken::Away(error)) => {
+            Err(StoreFailure::Unavailable(error)) => {
                 let failure = Failure::new("store-away", error);
                 outcomes.report_rest(&Outcome::Unavailable(Unavailable::Route, failure));
             }
-            Err(Broken::Unknown(error)) => {
+            Err(StoreFailure::Unknown(error)) => {
                 outcomes.report_rest(&Outcome::Unknown(Failure::new("commit-unknown", error)));
             }
         }

@@ -8,11 +8,12 @@ use std::time::Duration;
 use futures_util::future::join;
 use outbox_contract::backend::{Backlog, Problem};
 use outbox_contract::{Consumer, Route, Store, StoreError};
-use ractor::{ActorRef, ActorStatus};
+use ractor::{ActorCell, ActorRef};
 
 use super::context::Context;
 use super::stats::InboxStats;
 use super::supervisor::InboxMsg;
+use crate::relay::restart::has_ended;
 use crate::relay::{Health, RelayHandle, Status};
 
 /// An inbox that could begin no transaction for so long is unhealthy.
@@ -130,8 +131,7 @@ impl InboxHandle {
         let mut health = self.drain.as_ref().map_or_else(healthy, |drain| drain.health());
         let consumer = self.consumer();
         let counters = &self.context.counters;
-        let is_over = |supervisor: &ActorRef<InboxMsg>| supervisor.get_status() >= ActorStatus::Stopping;
-        if self.supervisor.as_ref().is_some_and(is_over) {
+        if self.supervisor.as_ref().is_some_and(|supervisor| has_ended(&supervisor.get_cell())) {
             let words = "the inbox has ended by an internal error, and receives no messages; restart it, and report the error in the log";
             health.add(Status::Unhealthy, format!("consumer {consumer}: {words}"));
         } else if counters.keeps_failing(self.context.now()) {
@@ -178,6 +178,15 @@ impl InboxHandle {
             health.add(Status::Degraded, format!("consumer {consumer}: paused; nothing is handled"));
         }
         health
+    }
+
+    /// Returns the actors without a parent, with their names.
+    pub(crate) fn roots(&self) -> Vec<(String, ActorCell)> {
+        let supervisor =
+            self.supervisor.iter().map(|supervisor| ("receiving".to_owned(), supervisor.get_cell()));
+        let drain = self.drain.iter().flat_map(RelayHandle::roots);
+        let consumer = self.consumer();
+        supervisor.chain(drain).map(|(name, root)| (format!("inbox {consumer}: {name}"), root)).collect()
     }
 
     /// Returns true if its transport confirms a message only when this inbox has acknowledged it.

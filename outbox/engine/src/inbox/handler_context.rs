@@ -76,7 +76,8 @@ impl<'a, S: Transactional, A, C: Codec> HandlerContext<'a, S, A, C> {
         self.message.source()
     }
 
-    /// Returns the CloudEvents `id` as the producer wrote it. That of another program need not be a UUID.
+    /// Returns the CloudEvents `id` as the producer wrote it. That of another program need not be a
+    /// UUID.
     #[must_use]
     pub fn event_id(&self) -> Cow<'a, str> {
         self.message.event_id()

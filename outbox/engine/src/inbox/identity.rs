@@ -1,7 +1,9 @@
-//! The identity of a message in an inbox: the `source` and `id` of its event together, as CloudEvents has it.
+//! The identity of a message in an inbox: the `source` and `id` of its event together, as
+//! CloudEvents has it.
 //!
-//! The store knows a message by one id: where it waits, where it is noted as handled, where it lies dead. So a message gets an id of both when it
-//! comes in, and a handler sees the one that its producer wrote.
+//! The store knows a message by one id: where it waits, where it is noted as handled, where it lies
+//! dead. So a message gets an id of both when it comes in, and a handler sees the one that its
+//! producer wrote.
 
 use std::borrow::Cow;
 
@@ -70,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_sends_the_id_that_a_handler_sees() {
+    fn no_producer_sends_the_id_that_a_handler_sees() {
         let sent = message();
         let forged = sent.clone().with_header(EVENT_ID, message().id.to_string()).unwrap();
         assert_eq!(as_written(&taken_in(&forged, "/shop")).id, sent.id);

@@ -1,4 +1,5 @@
-//! Each actor of an inbox is killed while it works: what happens, and that it heals with nothing lost, done twice or out of order.
+//! Each actor of an inbox is killed while it works: what happens, and that it heals with nothing
+//! lost, done twice or out of order.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -173,7 +174,7 @@ impl Transport for SlowToAcknowledge {
 #[async_trait]
 impl Deliveries for SlowDeliveries {
     async fn next(&self) -> Result<Received, TransportError> {
-        // A delivery that is cut off here was taken from the broker, and nobody has it.
+        // A delivery that is cut off here was taken from the broker, and is lost to this inbox.
         let received = self.0.next().await;
         tokio::time::sleep(MS).await;
         received
@@ -255,7 +256,8 @@ async fn an_acknowledger_that_is_killed_is_replaced_and_tells_again() {
     heals(Part::Acknowledger, Mode::Stored, true).await;
 }
 
-/// Killed in the middle of their transactions, and while they wait for a turn: the pool has all of its turns back, and the rights to run a handler too.
+/// Killed in the middle of their transactions, and while they wait for a turn: the pool has all of
+/// its turns back, and the rights to run a handler too.
 #[tokio::test(start_paused = true)]
 async fn turns_of_workers_that_are_killed_go_back_to_the_transaction_pool() {
     let world = World::new();
@@ -278,7 +280,68 @@ async fn turns_of_workers_that_are_killed_go_back_to_the_transaction_pool() {
     assert!(inbox.stop(S * 20).await);
 }
 
-/// Only the program starts it again; health says so, and the next inbox has all that was not acknowledged.
+/// Parts of the relay that handles what is stored, by their depth below its roots: its supervisor,
+/// the actors below, the publishers that run handlers.
+fn of_drain(inbox: &InboxHandle, depth: usize) -> Vec<ActorCell> {
+    let (_, supervisor) = inbox.drain.as_ref().unwrap().roots().swap_remove(0);
+    (0..depth).fold(vec![supervisor], |cells, _| cells.iter().flat_map(ActorCell::get_children).collect())
+}
+
+/// The handlers that it runs are rolled back, and what they had is handled again.
+#[tokio::test(start_paused = true)]
+async fn parts_of_the_drain_that_are_killed_are_replaced_alone_or_with_its_route() {
+    for (depth, alone) in [(1, false), (2, true)] {
+        for moment in 0..12_usize {
+            let world = World::new();
+            let mut sent = world.send(6, 8);
+            let inbox = world.inbox(Mode::Stored).await;
+            tokio::time::sleep(MS * 12 + MS * u32::try_from(moment).unwrap()).await;
+            for _ in 0..3 {
+                within(S * 60, "it runs", || !of_drain(&inbox, depth).is_empty()).await;
+                let mut parts = of_drain(&inbox, depth);
+                // One at a time: they end together, or alone.
+                let part = parts.swap_remove(moment % parts.len());
+                part.kill();
+                within(S, "it is over", || is_over(std::slice::from_ref(&part))).await;
+                tokio::time::sleep(MS * 5).await;
+                sent.extend(world.send(6, 1));
+            }
+            within(S * 60, "all is acknowledged", || world.feed.unacknowledged() == 0).await;
+            within(S * 60, "all is handled", || world.done() >= sent.len()).await;
+            world.assert_once_and_in_order(&sent);
+            let stats = inbox.drain.as_ref().unwrap().stats();
+            assert_eq!((stats.resets == 0, stats.restarts > 0), (alone, alone), "{stats:?}");
+            assert_eq!(inbox.stats().resets, 0, "what is received is still stored");
+            within(S * 120, "it is healthy", || inbox.health().status == Status::Healthy).await;
+            assert!(inbox.stop(S * 20).await);
+        }
+    }
+}
+
+/// What is received is still stored, and health says that nothing handles it.
+#[tokio::test(start_paused = true)]
+async fn a_drain_whose_supervisor_is_killed_leaves_what_is_stored_to_the_next_inbox() {
+    let world = World::new();
+    let mut sent = world.send(6, 8);
+    let inbox = world.inbox(Mode::Stored).await;
+    tokio::time::sleep(MS * 15).await;
+    let supervisor = of_drain(&inbox, 0);
+    supervisor[0].kill();
+    within(S, "it is over", || is_over(&supervisor)).await;
+    sent.extend(world.send(6, 1));
+    within(S * 60, "all is acknowledged", || world.feed.unacknowledged() == 0).await;
+    let health = inbox.health();
+    assert_eq!(health.status, Status::Unhealthy);
+    assert!(health.reasons.iter().any(|it| it.contains("its supervisor has ended")), "{health:?}");
+    assert!(!inbox.stop(S * 20).await, "it says that it did not drain");
+    let next = world.inbox(Mode::Stored).await;
+    within(S * 60, "all is handled", || world.done() >= sent.len()).await;
+    world.assert_once_and_in_order(&sent);
+    assert!(next.stop(S * 20).await);
+}
+
+/// Only the program starts it again; health says so, and the next inbox has all that was not
+/// acknowledged.
 #[tokio::test(start_paused = true)]
 async fn a_supervisor_that_is_killed_leaves_everything_to_the_next_inbox() {
     for mode in [Mode::Direct, Mode::Stored] {

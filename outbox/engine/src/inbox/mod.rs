@@ -27,6 +27,7 @@ mod handler_context;
 mod handlers;
 mod identity;
 mod outage;
+mod pausing;
 mod pool_share;
 mod problems;
 mod process;

@@ -7,7 +7,7 @@ use outbox_contract::Message;
 use outbox_contract::backend::Stored;
 use tokio::time::Instant;
 
-use super::verdict::{Broken, Verdict};
+use super::verdict::{StoreFailure, Verdict};
 
 /// A message that is to be handled.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Work<'a> {
 
 /// Purpose of a transaction.
 pub(crate) struct Errand<'a> {
-    pub(crate) place: Place,
+    pub(crate) origin: Origin,
     /// True if the message may take its handler's whole time: its last try came to nothing. Such
     /// never have all turns.
     pub(crate) is_suspect: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Errand<'a> {
 
 /// Origin of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Origin {
     /// From the broker: a message behind others is stored behind them.
     Broker,
     /// From the store: a message behind others stays where it is. Its caller waits until this
@@ -40,7 +40,7 @@ pub(crate) enum Place {
     Store { until: Instant },
 }
 
-impl Place {
+impl Origin {
     /// Returns true if there is time for something that may take this long.
     pub(crate) fn has_time(self, takes: Duration) -> bool {
         match self {
@@ -70,7 +70,7 @@ pub(crate) trait Process: Send + Sync + 'static {
         errand: &Errand<'_>,
         works: &[Work<'_>],
         said: &mut (dyn FnMut(usize, Verdict) + Send),
-    ) -> Result<(), Broken>;
+    ) -> Result<(), StoreFailure>;
 
     /// Writes messages behind those that wait in the store for this consumer, in this order, in one
     /// transaction. One that the store refuses to keep is replaced by one that stands for it and
@@ -79,5 +79,5 @@ pub(crate) trait Process: Send + Sync + 'static {
     /// After a commit of unknown result it is repeated: the messages may then be stored twice, and
     /// are handled once. Returns false if no transaction was available in time, and not all are
     /// written.
-    async fn store(&self, errand: &Errand<'_>, messages: &[&Message]) -> Result<bool, Broken>;
+    async fn store(&self, errand: &Errand<'_>, messages: &[&Message]) -> Result<bool, StoreFailure>;
 }

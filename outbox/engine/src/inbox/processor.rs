@@ -8,16 +8,18 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use outbox_contract::{Codec, Consumer, KeyId, Message, Outbox, Route, Transactional, inbox_route};
 
-use super::core::batch_size::BatchSize;
 use super::handlers::{Action, Handlers};
-use super::process::{Errand, Place, Process, Work};
+use super::process::{Errand, Origin, Process, Work};
 use super::stats::Counters;
 use super::steps::Steps;
 use super::transaction_pool::{PoolLimits, TransactionPool};
 use super::undecodable::Undecodables;
-use super::verdict::{Broken, Done, Trouble, Verdict};
+use super::verdict::{Done, StoreFailure, TransactionError, Verdict};
+use batch_size::BatchSize;
 
+mod batch_size;
 mod batches;
+mod overtaking;
 mod permits;
 mod storing;
 mod transaction;
@@ -100,10 +102,11 @@ impl<S: Transactional, C: Codec> Process for Processor<S, C> {
         errand: &Errand<'_>,
         works: &[Work<'_>],
         said: &mut (dyn FnMut(usize, Verdict) + Send),
-    ) -> Result<(), Broken> {
+    ) -> Result<(), StoreFailure> {
         let mut say = |index: usize, verdict: Verdict| {
             // What is rejected or too new goes to the store, where that is found once more: it counts there.
-            if errand.place != Place::Broker || !matches!(verdict, Verdict::Rejected(_) | Verdict::TooNew(_))
+            if errand.origin != Origin::Broker
+                || !matches!(verdict, Verdict::Rejected(_) | Verdict::TooNew(_))
             {
                 self.counters.count(&verdict);
             }
@@ -126,7 +129,7 @@ impl<S: Transactional, C: Codec> Process for Processor<S, C> {
         if to_do.is_empty() {
             return Ok(());
         }
-        // Behind the permits: nobody who has a turn waits for others.
+        // After the permits: a transaction that has its turn waits for no other.
         let Some(turn) = self.pool.turn(errand).await else {
             to_do.iter().for_each(|index| say(*index, Verdict::NotTried));
             return Ok(());
@@ -136,12 +139,12 @@ impl<S: Transactional, C: Codec> Process for Processor<S, C> {
         self.singles(&turn, left.iter().map(|index| (*index, works[*index])), first, &mut say).await
     }
 
-    async fn store(&self, errand: &Errand<'_>, messages: &[&Message]) -> Result<bool, Broken> {
+    async fn store(&self, errand: &Errand<'_>, messages: &[&Message]) -> Result<bool, StoreFailure> {
         match self.store_all(errand, messages).await {
             Ok(()) => Ok(true),
-            Err(Trouble::NoTurn) => Ok(false),
-            Err(Trouble::Broken(broken)) => Err(broken),
-            Err(trouble) => Err(Broken::Away(format!("{trouble:?}"))),
+            Err(TransactionError::NoTurn) => Ok(false),
+            Err(TransactionError::Store(failure)) => Err(failure),
+            Err(error) => Err(StoreFailure::Unavailable(format!("{error:?}"))),
         }
     }
 }

@@ -116,7 +116,8 @@ impl Receiver {
         }
         state.away = state.away.saturating_add(1);
         self.context.outage.failed(self.context.now(), error.to_string());
-        // Asking again costs nothing, and what has come meanwhile must not wait for long: the transport connects by itself.
+        // Asking again costs nothing, and what has come meanwhile must not wait for long: the
+        // transport connects by itself.
         tokio::time::sleep(pause.min(config.outage_max_delay).min(MAX_PAUSE)).await;
     }
 

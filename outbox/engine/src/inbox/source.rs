@@ -11,7 +11,8 @@ use tokio::sync::RwLock;
 use tokio::time::timeout;
 
 pub(crate) struct Source {
-    // Read by everybody who uses the subscription, also while waiting for deliveries; written once, by who ends it.
+    // Read by everybody who uses the subscription, also while waiting for deliveries; written once,
+    // by who ends it.
     deliveries: RwLock<Option<Box<dyn Deliveries>>>,
     limit: Duration,
 }

@@ -11,9 +11,9 @@ use outbox_contract::{Consumer, Failure, MessageId, StoreError, StoreErrorKind, 
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::process::{Errand, Place};
+use super::process::{Errand, Origin};
 use super::stats::Counters;
-use super::verdict::{Broken, Trouble};
+use super::verdict::{StoreFailure, TransactionError};
 use spares::{Open, Spares};
 
 pub(crate) mod spares;
@@ -105,9 +105,9 @@ impl<S: Transactional> TransactionPool<S> {
 
     /// Returns the latest time at which a transaction may begin, if there is one.
     fn latest(&self, errand: &Errand<'_>) -> Option<Instant> {
-        match errand.place {
-            Place::Broker => None,
-            Place::Store { until } => {
+        match errand.origin {
+            Origin::Broker => None,
+            Origin::Store { until } => {
                 Some(until.checked_sub(self.limits.slowest).unwrap_or_else(Instant::now))
             }
         }
@@ -116,7 +116,7 @@ impl<S: Transactional> TransactionPool<S> {
     /// Returns a transaction: one that was begun with the commit of another, or a new one. Waits if
     /// the user's pool has no free connection, or if another writer is active on a database with
     /// one writer.
-    pub(crate) async fn begin(&self, turn: &Turn<'_>) -> Result<Open<S::Tx<'static>>, Trouble> {
+    pub(crate) async fn begin(&self, turn: &Turn<'_>) -> Result<Open<S::Tx<'static>>, TransactionError> {
         if let Some(spare) = self.spares.take() {
             return Ok(spare);
         }
@@ -132,9 +132,9 @@ impl<S: Transactional> TransactionPool<S> {
                     return Ok(Open::first(tx));
                 }
                 Ok(Ok(Err(error))) if error.kind() == StoreErrorKind::Busy => error.to_string(),
-                Ok(Ok(Err(error))) => return Err(Trouble::of(&error)),
+                Ok(Ok(Err(error))) => return Err(TransactionError::of(&error)),
                 Ok(Err(_)) => {
-                    return Err(Trouble::away(
+                    return Err(TransactionError::unavailable(
                         "begin: panicked; the panic message is on standard error".to_owned(),
                     ));
                 }
@@ -149,7 +149,7 @@ impl<S: Transactional> TransactionPool<S> {
             }
             tokio::time::sleep(pause).await;
         }
-        Err(Trouble::NoTurn)
+        Err(TransactionError::NoTurn)
     }
 
     pub(crate) async fn roll_back(&self, open: Open<S::Tx<'static>>) {
@@ -164,7 +164,7 @@ impl<S: Transactional> TransactionPool<S> {
         &self,
         open: Open<S::Tx<'static>>,
         only: Option<MessageId>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), TransactionError> {
         let in_a_row = open.in_a_row();
         let commit = async {
             if !open.has_next() {
@@ -178,7 +178,7 @@ impl<S: Transactional> TransactionPool<S> {
         };
         let error = match timeout(self.limits.call, AssertUnwindSafe(commit).catch_unwind()).await {
             Ok(Ok(Committed::Yes)) => return Ok(()),
-            Ok(Ok(Committed::No(error))) => return Err(Trouble::of_work("commit", &error)),
+            Ok(Ok(Committed::No(error))) => return Err(TransactionError::of_work("commit", &error)),
             Ok(Ok(Committed::Unknown(error))) => error.to_string(),
             Ok(Err(_)) => "commit: panicked; the panic message is on standard error".to_owned(),
             Err(_) => format!("commit: no answer within {:?}", self.limits.call),
@@ -192,8 +192,8 @@ impl<S: Transactional> TransactionPool<S> {
     /// says nothing of others: so only a transaction of one message is examined. Any other is
     /// repeated: committed messages are then recognized as duplicates, and one that was stored
     /// behind others may be stored twice, and is handled once.
-    async fn find_out(&self, only: Option<MessageId>, error: String) -> Result<(), Trouble> {
-        let not_committed = || Trouble::Again(Failure::new("not-committed", error.clone()));
+    async fn find_out(&self, only: Option<MessageId>, error: String) -> Result<(), TransactionError> {
+        let not_committed = || TransactionError::Again(Failure::new("not-committed", error.clone()));
         let Some(id) = only else { return Err(not_committed()) };
         for question in 1..=QUESTIONS {
             match self.call("is_handled", self.store.is_handled(&self.consumer, id)).await {
@@ -204,7 +204,7 @@ impl<S: Transactional> TransactionPool<S> {
                 Err(_) => {}
             }
         }
-        Err(Trouble::Broken(Broken::Unknown(error)))
+        Err(TransactionError::Store(StoreFailure::Unknown(error)))
     }
 
     /// Calls the store, with a timeout. A store that panics counts as unavailable.
@@ -212,8 +212,8 @@ impl<S: Transactional> TransactionPool<S> {
         &self,
         what: &str,
         call: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, Trouble> {
-        self.in_time(what, call, Trouble::of).await
+    ) -> Result<T, TransactionError> {
+        self.in_time(what, call, TransactionError::of).await
     }
 
     /// As [`call`](Self::call), for what has errors of its own.
@@ -221,15 +221,17 @@ impl<S: Transactional> TransactionPool<S> {
         &self,
         what: &str,
         call: impl Future<Output = Result<T, E>>,
-        trouble: impl Fn(&E) -> Trouble,
-    ) -> Result<T, Trouble> {
+        meaning: impl Fn(&E) -> TransactionError,
+    ) -> Result<T, TransactionError> {
         // Nothing of the inbox is touched by the call, so nothing can be left half done by a panic.
         match timeout(self.limits.call, AssertUnwindSafe(call).catch_unwind()).await {
-            Ok(Ok(done)) => done.map_err(|error| trouble(&error)),
-            Ok(Err(_)) => {
-                Err(Trouble::away(format!("{what}: panicked; the panic message is on standard error")))
+            Ok(Ok(done)) => done.map_err(|error| meaning(&error)),
+            Ok(Err(_)) => Err(TransactionError::unavailable(format!(
+                "{what}: panicked; the panic message is on standard error"
+            ))),
+            Err(_) => {
+                Err(TransactionError::unavailable(format!("{what}: no answer within {:?}", self.limits.call)))
             }
-            Err(_) => Err(Trouble::away(format!("{what}: no answer within {:?}", self.limits.call))),
         }
     }
 

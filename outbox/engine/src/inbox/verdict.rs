@@ -48,7 +48,7 @@ pub(crate) enum Done {
 
 /// Why a transaction came to nothing.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum TransactionError {
     /// The handler of one message failed or rejected it.
     Handler(Verdict),
     /// Another transaction was in the way, or it turned out not to be committed: start again from
@@ -64,34 +64,34 @@ pub(crate) enum Trouble {
     /// No transaction was available: nothing was tried.
     NoTurn,
     /// The store is unavailable, or the result of the commit is unknown: memory can't be relied on.
-    Broken(Broken),
+    Store(StoreFailure),
 }
 
 /// Why an inbox, or a part of it, must drop what it knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Broken {
+pub(crate) enum StoreFailure {
     /// The store is unavailable; nothing was committed.
-    Away(String),
+    Unavailable(String),
     /// A commit may have happened or not.
     Unknown(String),
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for StoreFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Away(error) => write!(f, "the store is unavailable: {error}"),
+            Self::Unavailable(error) => write!(f, "the store is unavailable: {error}"),
             Self::Unknown(error) => write!(f, "the result of a commit is unknown: {error}"),
         }
     }
 }
 
-impl Trouble {
+impl TransactionError {
     /// Translates an error of the store, in a transaction that is not committed.
     pub(crate) fn of(error: &StoreError) -> Self {
         if error.kind() == StoreErrorKind::Conflict {
             Self::conflict(error)
         } else {
-            Self::Broken(Broken::Away(error.to_string()))
+            Self::Store(StoreFailure::Unavailable(error.to_string()))
         }
     }
 
@@ -109,8 +109,8 @@ impl Trouble {
         }
     }
 
-    pub(crate) const fn away(words: String) -> Self {
-        Self::Broken(Broken::Away(words))
+    pub(crate) const fn unavailable(words: String) -> Self {
+        Self::Store(StoreFailure::Unavailable(words))
     }
 
     /// Translates a conflict that a handler has returned.
@@ -141,17 +141,23 @@ mod tests {
     #[test]
     fn only_a_conflict_is_started_again() {
         let error = |kind| StoreError::new(kind, "deduplicate", "tested");
-        assert!(matches!(Trouble::of(&error(StoreErrorKind::Conflict)), Trouble::Again(_)));
+        assert!(matches!(TransactionError::of(&error(StoreErrorKind::Conflict)), TransactionError::Again(_)));
         for kind in [StoreErrorKind::Unavailable, StoreErrorKind::NotPermitted, StoreErrorKind::Other] {
-            assert!(matches!(Trouble::of(&error(kind)), Trouble::Broken(Broken::Away(_))), "{kind:?}");
+            assert!(
+                matches!(
+                    TransactionError::of(&error(kind)),
+                    TransactionError::Store(StoreFailure::Unavailable(_))
+                ),
+                "{kind:?}"
+            );
         }
     }
 
     #[test]
     fn what_a_handler_has_spoilt_is_its_own_failure() {
-        let trouble = |kind| Trouble::of_work("commit", &StoreError::new(kind, "commit", "tested"));
-        assert!(matches!(trouble(StoreErrorKind::Other), Trouble::Handler(Verdict::Failed(_))));
-        assert!(matches!(trouble(StoreErrorKind::Unavailable), Trouble::Environment(_)));
-        assert!(matches!(trouble(StoreErrorKind::Conflict), Trouble::Again(_)));
+        let meaning = |kind| TransactionError::of_work("commit", &StoreError::new(kind, "commit", "tested"));
+        assert!(matches!(meaning(StoreErrorKind::Other), TransactionError::Handler(Verdict::Failed(_))));
+        assert!(matches!(meaning(StoreErrorKind::Unavailable), TransactionError::Environment(_)));
+        assert!(matches!(meaning(StoreErrorKind::Conflict), TransactionError::Again(_)));
     }
 }

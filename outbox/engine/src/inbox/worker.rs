@@ -10,8 +10,8 @@ use tracing::Instrument;
 use super::context::Context;
 use super::core::{Job, Task};
 use super::dispatcher::DispatcherMsg;
-use super::process::{Errand, Place, Work};
-use super::verdict::{Broken, Done, Verdict};
+use super::process::{Errand, Origin, Work};
+use super::verdict::{Done, StoreFailure, Verdict};
 
 pub(crate) struct Worker {
     pub(crate) context: Arc<Context>,
@@ -44,14 +44,14 @@ impl Worker {
             attempt = job.attempt
         );
         let is_wanted = || !recalled.load(Ordering::Acquire);
-        let errand = Errand { place: Place::Broker, is_suspect: job.is_suspect, is_wanted: &is_wanted };
+        let errand = Errand { origin: Origin::Broker, is_suspect: job.is_suspect, is_wanted: &is_wanted };
         let verdicts = self.work(&job, &errand).instrument(span).await;
         Ok(self.dispatcher.cast(DispatcherMsg::Finished { number: job.number, verdicts })?)
     }
 }
 
 impl Worker {
-    async fn work(&self, job: &Job, errand: &Errand<'_>) -> Result<Vec<Verdict>, Broken> {
+    async fn work(&self, job: &Job, errand: &Errand<'_>) -> Result<Vec<Verdict>, StoreFailure> {
         let Context { process, counters, .. } = &*self.context;
         match job.task {
             Task::Handle => {

@@ -25,8 +25,8 @@ use crate::unit_of_work::{UnitOfWork, WorkError, blame};
 /// Begins units of work, and passes the events of each to their handlers before it commits.
 ///
 /// Handlers are registered by the event's Rust type and run one after the other, in the order of
-/// registration, in the unit's own transaction. The events that they publish go to handlers too,
-/// in order. An error of any handler rolls everything back.
+/// registration, in the unit's own transaction. The events that they publish go to handlers too, in
+/// order. An error of any handler rolls everything back.
 ///
 /// Cheap to clone: clones share the handlers.
 ///

@@ -173,7 +173,27 @@ impl RelayConfig {
     /// Returns everything that is wrong, each problem with its value and the remedy.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
+        let mut problems = self.problems_of_durations();
+        problems.extend(self.problems_of_counts());
+        problems.extend(self.problems_together());
+        if self.label.is_empty() || self.label.len() > 255 {
+            problems.push(format!("label has {} bytes; give it 1 to 255", self.label.len()));
+        }
+        if self
+            .source
+            .as_ref()
+            .is_some_and(|source| source.is_empty() || source.chars().any(char::is_control))
+        {
+            problems.push(
+                "source is empty or has control characters; give it a URI reference such as /orders-service"
+                    .to_owned(),
+            );
+        }
+        problems.extend(self.retry.problems());
+        problems
+    }
+
+    fn problems_of_durations(&self) -> Vec<String> {
         let durations = [
             ("lease", self.lease),
             ("heartbeat", self.heartbeat),
@@ -187,13 +207,19 @@ impl RelayConfig {
             ("outage_first_delay", self.outage_first_delay),
             ("outage_max_delay", self.outage_max_delay),
         ];
-        for (name, value) in durations {
+        let problem = |(name, value): (&str, Duration)| {
             if value < Duration::from_millis(1) {
-                problems.push(format!("{name} is {value:?}; give it at least 1 ms"));
+                Some(format!("{name} is {value:?}; give it at least 1 ms"))
             } else if value > Duration::from_secs(86_400) {
-                problems.push(format!("{name} is {value:?}; give it at most a day"));
+                Some(format!("{name} is {value:?}; give it at most a day"))
+            } else {
+                None
             }
-        }
+        };
+        durations.into_iter().filter_map(problem).collect()
+    }
+
+    fn problems_of_counts(&self) -> Vec<String> {
         let counts = [
             ("fetch_batch", self.fetch_batch, MAX_MESSAGES),
             ("fetch_batch_bytes", self.fetch_batch_bytes, MAX_BYTES),
@@ -206,8 +232,12 @@ impl RelayConfig {
             ("publish_batch", self.publish_batch, MAX_MESSAGES),
             ("publish_batch_bytes", self.publish_batch_bytes, MAX_BYTES),
         ];
-        problems
-            .extend(counts.into_iter().filter_map(|(name, value, most)| problem_of_count(name, value, most)));
+        counts.into_iter().filter_map(|(name, value, most)| problem_of_count(name, value, most)).collect()
+    }
+
+    /// Lists settings that do not fit together.
+    fn problems_together(&self) -> Vec<String> {
+        let mut problems = Vec::new();
         if self.lanes <= 256
             && self.max_unconfirmed_batches <= MAX_UNCONFIRMED
             && self.lanes * self.max_unconfirmed_batches > MAX_UNCONFIRMED
@@ -238,20 +268,6 @@ impl RelayConfig {
                 self.outage_max_delay, self.outage_first_delay
             ));
         }
-        if self.label.is_empty() || self.label.len() > 255 {
-            problems.push(format!("label has {} bytes; give it 1 to 255", self.label.len()));
-        }
-        if self
-            .source
-            .as_ref()
-            .is_some_and(|source| source.is_empty() || source.chars().any(char::is_control))
-        {
-            problems.push(
-                "source is empty or has control characters; give it a URI reference such as /orders-service"
-                    .to_owned(),
-            );
-        }
-        problems.extend(self.retry.problems());
         problems
     }
 }

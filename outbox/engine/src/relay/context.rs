@@ -148,15 +148,15 @@ impl Context {
 /// Failure of a part of a relay. It restarts the route: everything in memory is dropped and read
 /// again.
 #[derive(Debug)]
-pub(crate) struct Broken(pub(crate) String);
+pub(crate) struct RouteFailure(pub(crate) String);
 
-impl std::fmt::Display for Broken {
+impl std::fmt::Display for RouteFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for RouteFailure {}
 
 /// Waits for a store's answer before anything is started on it.
 pub(crate) async fn answered_in_time<T>(
@@ -175,12 +175,12 @@ pub(crate) async fn in_time<T, E: std::fmt::Display>(
     limit: Duration,
     what: &str,
     call: impl Future<Output = Result<T, E>>,
-) -> Result<T, Broken> {
+) -> Result<T, RouteFailure> {
     // The call shares no state with the engine, so a panic can't leave any half changed.
     match tokio::time::timeout(limit, AssertUnwindSafe(call).catch_unwind()).await {
         Ok(Ok(Ok(value))) => Ok(value),
-        Ok(Ok(Err(error))) => Err(Broken(error.to_string())),
-        Ok(Err(_)) => Err(Broken(format!("{what}: panicked; the panic message is on standard error"))),
-        Err(_) => Err(Broken(format!("{what}: timeout, no answer within {limit:?}"))),
+        Ok(Ok(Err(error))) => Err(RouteFailure(error.to_string())),
+        Ok(Err(_)) => Err(RouteFailure(format!("{what}: panicked; the panic message is on standard error"))),
+        Err(_) => Err(RouteFailure(format!("{what}: timeout, no answer within {limit:?}"))),
     }
 }

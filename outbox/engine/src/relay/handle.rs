@@ -12,6 +12,7 @@ use ractor::{ActorCell, ActorRef};
 use super::context::Context;
 use super::health::Health;
 use super::observer::RelayObserver;
+use super::restart::has_ended;
 use super::stats::RelayStats;
 use super::supervisor::RouteMsg;
 
@@ -22,8 +23,8 @@ use super::supervisor::RouteMsg;
 #[must_use = "dropping the handle ends the relay"]
 pub struct RelayHandle {
     relay: RelayId,
-    routes: Vec<(Arc<Context>, ActorRef<RouteMsg>)>,
-    cells: Vec<ActorCell>,
+    pub(super) routes: Vec<(Arc<Context>, ActorRef<RouteMsg>)>,
+    pub(super) maintenance: ActorCell,
 }
 
 impl fmt::Debug for RelayHandle {
@@ -38,9 +39,7 @@ impl RelayHandle {
         routes: Vec<(Arc<Context>, ActorRef<RouteMsg>)>,
         maintenance: ActorCell,
     ) -> Self {
-        let mut cells: Vec<ActorCell> = routes.iter().map(|(_, route)| route.get_cell()).collect();
-        cells.push(maintenance);
-        Self { relay, routes, cells }
+        Self { relay, routes, maintenance }
     }
 
     /// Returns the id of this run of the relay, as recorded in the store.
@@ -64,7 +63,7 @@ impl RelayHandle {
             matches!(answer, Ok(ractor::rpc::CallResult::Success(true)))
         });
         // The maintenance jobs end when `self` is dropped.
-        join_all(stops).await.into_iter().all(|drained| drained)
+        join_all(stops).await.into_iter().all(|drained| drained) && !has_ended(&self.maintenance)
     }
 
     /// Returns a read-only view of the relay, cheap to clone, for example for a handler of a web
@@ -73,13 +72,21 @@ impl RelayHandle {
     /// It outlives the relay, and reports then that nothing is published.
     #[must_use]
     pub fn observer(&self) -> RelayObserver {
-        RelayObserver::new(self.relay, self.routes.iter().map(|(context, _)| Arc::clone(context)).collect())
+        let routes = self.routes.iter().map(|(context, route)| (Arc::clone(context), route.get_cell()));
+        RelayObserver::new(self.relay, routes.collect(), self.maintenance.clone())
     }
 
     /// Returns counters of what the relay has done since its start.
     #[must_use]
     pub fn stats(&self) -> RelayStats {
         self.observer().stats()
+    }
+
+    /// Returns the actors without a parent, with their names.
+    pub(crate) fn roots(&self) -> Vec<(String, ActorCell)> {
+        let routes = self.routes.iter();
+        let routes = routes.map(|(context, route)| (format!("route {}", context.route), route.get_cell()));
+        routes.chain([("maintenance".to_owned(), self.maintenance.clone())]).collect()
     }
 
     /// Returns a function that tells what operators have paused of the first route, and when the
@@ -114,8 +121,6 @@ impl RelayHandle {
 
 impl Drop for RelayHandle {
     fn drop(&mut self) {
-        for cell in &self.cells {
-            cell.kill();
-        }
+        self.roots().iter().for_each(|(_, root)| root.kill());
     }
 }

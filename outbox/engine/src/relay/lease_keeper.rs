@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use outbox_contract::backend::{BucketSet, Lease, LeaseRequest, Leased, LowWater};
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort};
 
-use super::context::{Broken, Context, in_time};
+use super::context::{Context, RouteFailure, in_time};
 use super::route::CoreMsg;
 
 pub(crate) struct LeaseKeeper {
@@ -136,7 +136,7 @@ impl LeaseKeeper {
         if state.life.is_some_and(|life| life != leased.life) {
             let cause = "the database connection was reopened or leads to another server (failover); \
                          what was read before may be lost";
-            return Err(Broken(cause.to_owned()).into());
+            return Err(RouteFailure(cause.to_owned()).into());
         }
         state.life = Some(leased.life);
         // Revoke lost buckets before renewing the tenure. After the renewal, nothing else would

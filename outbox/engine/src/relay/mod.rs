@@ -34,6 +34,9 @@ mod tenure;
 mod transitions;
 mod waker;
 
+#[cfg(test)]
+mod kill_tests;
+
 #[doc(hidden)]
 #[cfg(any(test, feature = "simulation"))]
 pub use self::core::model as simulation;

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use outbox_contract::Route;
 use outbox_contract::backend::{Backlog, RelayId, Unserved};
+use ractor::ActorCell;
 
 use super::context::Context;
-use super::health::Health;
+use super::health::{Health, Status};
+use super::restart::has_ended;
 use super::stats::RelayStats;
 
 /// Read-only view of a relay, cheap to clone. Made by
@@ -23,7 +25,8 @@ use super::stats::RelayStats;
 #[derive(Clone)]
 pub struct RelayObserver {
     relay: RelayId,
-    routes: Arc<[Arc<Context>]>,
+    routes: Arc<[(Arc<Context>, ActorCell)]>,
+    maintenance: ActorCell,
 }
 
 impl fmt::Debug for RelayObserver {
@@ -34,8 +37,12 @@ impl fmt::Debug for RelayObserver {
 }
 
 impl RelayObserver {
-    pub(crate) fn new(relay: RelayId, routes: Vec<Arc<Context>>) -> Self {
-        Self { relay, routes: routes.into() }
+    pub(crate) fn new(
+        relay: RelayId,
+        routes: Vec<(Arc<Context>, ActorCell)>,
+        maintenance: ActorCell,
+    ) -> Self {
+        Self { relay, routes: routes.into(), maintenance }
     }
 
     /// Returns the id of this run of the relay, as recorded in the store.
@@ -48,7 +55,7 @@ impl RelayObserver {
     #[must_use]
     pub fn stats(&self) -> RelayStats {
         let mut sum = RelayStats::default();
-        for context in self.routes.iter() {
+        for (context, _) in self.routes.iter() {
             sum += context.counters.snapshot(context.in_flight());
         }
         sum
@@ -57,7 +64,9 @@ impl RelayObserver {
     /// Returns the backlog of each route, as last measured.
     #[must_use]
     pub fn backlog(&self) -> Vec<(Route, Backlog)> {
-        let measured = |context: &Arc<Context>| Some((context.route.clone(), context.counters.backlog()?.1));
+        let measured = |(context, _): &(Arc<Context>, ActorCell)| {
+            Some((context.route.clone(), context.counters.backlog()?.1))
+        };
         self.routes.iter().filter_map(measured).collect()
     }
 
@@ -69,12 +78,21 @@ impl RelayObserver {
     /// fail, which [`health`](Self::health) reports.
     #[must_use]
     pub fn unserved(&self) -> Vec<Unserved> {
-        self.routes.first().map(|context| context.unserved.routes(context.now())).unwrap_or_default()
+        self.routes.first().map(|(context, _)| context.unserved.routes(context.now())).unwrap_or_default()
     }
 
     /// Returns the health of the relay. See [`RelayHandle::health`](super::RelayHandle::health).
     #[must_use]
     pub fn health(&self) -> Health {
-        Health::of(self.routes.iter().map(|context| &**context))
+        let mut health = Health::of(self.routes.iter().map(|(context, _)| &**context));
+        for (context, _) in self.routes.iter().filter(|(_, supervisor)| has_ended(supervisor)) {
+            let reason = "its supervisor has ended, and nothing is published; start the relay again";
+            health.add(Status::Unhealthy, format!("route {}: {reason}", context.route));
+        }
+        if has_ended(&self.maintenance) {
+            let reason = "maintenance has ended, and scheduled messages wait; start the relay again";
+            health.add(Status::Unhealthy, reason.to_owned());
+        }
+        health
     }
 }

@@ -10,7 +10,7 @@ use outbox_contract::backend::{FetchRequest, Fetched, FetchedRow, StripeMark};
 use ractor::{ActorProcessingErr, ActorRef};
 use tokio::task::JoinHandle;
 
-use super::context::{Broken, Context, in_time};
+use super::context::{Context, RouteFailure, in_time};
 use super::core::{Answer, Event, Question};
 use super::route::CoreMsg;
 
@@ -65,7 +65,7 @@ impl Poller {
 }
 
 impl Poller {
-    async fn ask(&self, question: Question) -> Result<Answer, Broken> {
+    async fn ask(&self, question: Question) -> Result<Answer, RouteFailure> {
         let Context { store, route, config, .. } = &*self.context;
         let limit = config.store_timeout;
         Ok(match question {
@@ -110,7 +110,7 @@ async fn below(
     context: &Context,
     request: &FetchRequest,
     with_marks: bool,
-) -> Result<(Fetched, Vec<StripeMark>), Broken> {
+) -> Result<(Fetched, Vec<StripeMark>), RouteFailure> {
     let limit = context.config.store_timeout;
     let fetched = in_time(limit, "fetch_below", context.store.fetch_below(request)).await?;
     if !with_marks || fetched.rows.iter().all(|row| matches!(row, FetchedRow::Muted(_))) {

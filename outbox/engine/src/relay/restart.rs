@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use ractor::{ActorId, SupervisionEvent};
+use ractor::{ActorCell, ActorId, ActorStatus, SupervisionEvent};
 
 /// Restarts without limit, with growing delays while failures continue, and reports too many
 /// failures.
@@ -24,6 +24,13 @@ pub(crate) fn ended(event: SupervisionEvent) -> Option<(ActorId, String)> {
         }
         _ => None,
     }
+}
+
+/// Returns true if a root supervisor has ended, and with it everything below it. It has no parent
+/// that restarts it: it fails only by a bug, which a restart of the process cures if anything does.
+/// So health reports it, and a service shuts down.
+pub(crate) fn has_ended(root: &ActorCell) -> bool {
+    root.get_status() >= ActorStatus::Stopping
 }
 
 /// Number of failures within the window that make a relay unhealthy.

@@ -15,7 +15,7 @@ use ractor::{
     Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent, call_t,
 };
 
-use super::context::{Broken, Context, in_time};
+use super::context::{Context, RouteFailure, in_time};
 use super::lease_keeper::{LeaseKeeper, LeaseKeeperMsg};
 use super::poller::Poller;
 use super::restart::{RestartPolicy, ended};
@@ -31,7 +31,7 @@ pub(crate) enum RouteMsg {
     /// Start a new incarnation, if this is the planned one.
     Begin(u64),
     /// Restart the route: the store may have lost what was read before.
-    Restart(Broken),
+    Restart(RouteFailure),
     /// Stop in order: read nothing more, finish what is in flight, remove it, give the leases back.
     /// Replies whether all of it was done.
     Stop(RpcReplyPort<bool>),

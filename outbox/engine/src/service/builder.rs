@@ -113,8 +113,8 @@ impl<S: Transactional + Clone, A: Send + Sync + 'static, C: Codec> ServiceBuilde
         }
     }
 
-    /// Sets the outbox: its codec, its routes, its limits. Default: JSON on the route `default`. Call
-    /// it before [`inbox`](Self::inbox), because inboxes publish and read as the outbox does.
+    /// Sets the outbox: its codec, its routes, its limits. Default: JSON on the route `default`.
+    /// Call it before [`inbox`](Self::inbox), because inboxes publish and read as the outbox does.
     pub fn outbox<D: Codec>(mut self, outbox: Outbox<S, D>) -> ServiceBuilder<S, A, D> {
         if !self.inboxes.is_empty() {
             self.problems.push("`outbox` is called after `inbox`; call it first".to_owned());
@@ -163,8 +163,8 @@ impl<S: Transactional + Clone, A: Send + Sync + 'static, C: Codec> ServiceBuilde
         self.relay(|relay| relay.route(name, transport))
     }
 
-    /// Runs no relay in this program. Another one publishes what is appended here, and what handlers
-    /// publish.
+    /// Runs no relay in this program. Another one publishes what is appended here, and what
+    /// handlers publish.
     pub fn without_relay(mut self) -> Self {
         self.relay = None;
         self

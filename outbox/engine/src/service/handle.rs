@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::{Either, pending, select, select_all};
 use outbox_contract::{Codec, Json, Outbox, Transactional};
 
 use super::shutdown::{Parts, ShutdownError};
@@ -104,13 +105,20 @@ impl<S: Transactional, C: Codec> ServiceHandle<S, C> {
     /// Runs until the signal completes, then [shuts down](Self::shutdown) within the deadline of
     /// the [builder](super::ServiceBuilder::shutdown_within).
     ///
-    /// Any future is a signal: `tokio::signal::ctrl_c()`, `token.cancelled()`, a channel.
+    /// Any future is a signal: `tokio::signal::ctrl_c()`, `token.cancelled()`, a channel. If a part
+    /// has ended before by a bug, the service shuts down too, and the error names it: exit then, so
+    /// that the process is started again.
     ///
     /// # Errors
     ///
     /// As [`shutdown`](Self::shutdown).
     pub async fn run_until(&self, signal: impl Future) -> Result<(), ShutdownError> {
-        signal.await;
+        let ended = std::pin::pin!(self.running.root_ended());
+        if let Either::Right((part, _)) = select(std::pin::pin!(signal), ended).await
+            && self.running.parts().is_some()
+        {
+            tracing::error!(part, "a supervisor has ended by a bug; shutting the service down");
+        }
         self.shutdown(self.running.shutdown_within).await
     }
 
@@ -124,7 +132,8 @@ impl<S: Transactional, C: Codec> ServiceHandle<S, C> {
     ///
     /// # Errors
     ///
-    /// Names the parts that did not finish in time. They have ended as well, and nothing is lost.
+    /// Names the parts that did not finish in time, or had ended before by a bug. All have ended
+    /// then, and nothing is lost.
     pub async fn shutdown(&self, deadline: Duration) -> Result<(), ShutdownError> {
         let mut ended = self.running.ended.lock().await;
         if let Some(result) = &*ended {
@@ -142,6 +151,22 @@ impl<S: Transactional, C: Codec> ServiceHandle<S, C> {
 }
 
 impl Running {
+    /// Waits until an actor without a parent has ended. Returns its name.
+    async fn root_ended(&self) -> String {
+        let roots = self.parts().as_ref().map(Parts::roots).unwrap_or_default();
+        if roots.is_empty() {
+            return pending().await;
+        }
+        let ended = roots.into_iter().map(|(name, root)| {
+            Box::pin(async move {
+                // Without a limit, it can't fail.
+                let _ = root.wait(None).await;
+                name
+            })
+        });
+        select_all(ended).await.0
+    }
+
     fn parts(&self) -> MutexGuard<'_, Option<Parts>> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -154,5 +179,69 @@ impl Drop for Running {
                 "a service was dropped without a shutdown: it ends as after a crash, and what was in flight is repeated; call `shutdown` or `run_until`"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::future::pending;
+
+    use outbox_contract::Message;
+    use outbox_store_memory::MemoryStore;
+    use outbox_testkit::Feed;
+
+    use super::*;
+    use crate::inbox::HandlerContext;
+    use crate::mediator::HandlerError;
+    use crate::service::Service;
+
+    async fn nothing(_: Message, _: &mut HandlerContext<'_, MemoryStore>) -> Result<(), HandlerError> {
+        Ok(())
+    }
+
+    async fn service() -> ServiceHandle<MemoryStore> {
+        let service = Service::builder("shop", MemoryStore::new(), Feed::new());
+        let service = service.inbox("billing", |inbox| inbox.topic("orders").on_any(nothing));
+        service.start().await.unwrap()
+    }
+
+    fn roots(service: &ServiceHandle<MemoryStore>) -> Vec<(String, ractor::ActorCell)> {
+        service.running.parts().as_ref().map(Parts::roots).unwrap_or_default()
+    }
+
+    /// An actor without a parent is restarted by no one, so its end must not go unnoticed.
+    #[tokio::test(start_paused = true)]
+    async fn a_service_ends_when_a_supervisor_without_a_parent_is_killed() {
+        let names: Vec<String> = roots(&service().await).into_iter().map(|(name, _)| name).collect();
+        let unique: BTreeSet<&String> = names.iter().collect();
+        assert_eq!((names.len(), unique.len()), (5, 5), "{names:?}");
+        for at in 0..names.len() {
+            let service = service().await;
+            let running = tokio::spawn({
+                let service = service.clone();
+                async move { service.run_until(pending::<()>()).await }
+            });
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            assert!(!running.is_finished());
+            roots(&service)[at].1.kill();
+            let error = running.await.unwrap().unwrap_err();
+            let part = if names[at].starts_with("relay") { "relay" } else { "inbox billing" };
+            assert_eq!(error.unfinished(), [part], "{}", names[at]);
+            assert!(roots(&service).is_empty(), "it has shut down");
+        }
+    }
+
+    /// Another clone shuts down: that is no bug.
+    #[tokio::test(start_paused = true)]
+    async fn a_run_ends_with_the_result_of_a_shutdown_elsewhere() {
+        let service = service().await;
+        let running = tokio::spawn({
+            let service = service.clone();
+            async move { service.run_until(pending::<()>()).await }
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        service.shutdown(Duration::from_secs(20)).await.unwrap();
+        running.await.unwrap().unwrap();
     }
 }

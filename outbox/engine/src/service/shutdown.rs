@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use ractor::ActorCell;
 use tokio::time::Instant;
 
 use crate::inbox::InboxHandle;
@@ -16,6 +17,13 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
+    /// Returns the actors without a parent, with their names.
+    pub(crate) fn roots(&self) -> Vec<(String, ActorCell)> {
+        let relay = self.relay.iter().flat_map(RelayHandle::roots);
+        let relay = relay.map(|(name, root)| (format!("relay: {name}"), root));
+        relay.chain(self.inboxes.iter().flat_map(InboxHandle::roots)).collect()
+    }
+
     /// Stops everything in order. Dropping the future ends the rest as a crash would.
     ///
     /// Inboxes on a broker come first, because the relay still sends what their handlers published.
@@ -54,7 +62,8 @@ async fn stop_all(inboxes: Vec<InboxHandle>, deadline: Duration) -> Vec<String> 
     join_all(stops).await.into_iter().flatten().collect()
 }
 
-/// Error of a service that did not finish before its deadline. It has ended nevertheless, as after
+/// Error of a service that did not finish before its deadline, or of which a part had ended by a
+/// bug. It has ended nevertheless, as after
 /// a crash: nothing is lost, and messages in flight are sent or handled again.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ShutdownError {
@@ -74,8 +83,8 @@ impl ShutdownError {
         "OBX-SHUTDOWN-UNFINISHED"
     }
 
-    /// Returns the parts that did not finish, such as `relay` and `inbox billing`. Empty after a
-    /// shutdown that was canceled.
+    /// Returns the parts that did not finish, or had ended, such as `relay` and `inbox billing`.
+    /// Empty after a shutdown that was canceled.
     #[must_use]
     pub fn unfinished(&self) -> &[String] {
         &self.unfinished
@@ -85,7 +94,10 @@ impl ShutdownError {
 impl fmt::Display for ShutdownError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.deadline {
-            Some(deadline) => write!(f, "not drained within {deadline:?}: {}", self.unfinished.join(", "))?,
+            Some(deadline) => {
+                let parts = self.unfinished.join(", ");
+                write!(f, "not drained within {deadline:?}, or ended before: {parts}")?;
+            }
             None => f.write_str("the shutdown was canceled before it was done")?,
         }
         write!(f, "; nothing is lost: what was in flight is sent or handled again [{}]", self.code())

@@ -4,8 +4,8 @@
 
 use crate::sim;
 
-/// Sorts what is heard at one instant, where nothing else happens in between: the publishers of a relay that is killed
-/// end in a random order.
+/// Sorts what is heard at one instant, where nothing else happens in between: the publishers of a
+/// relay that is killed end in a random order.
 fn sort_words(trace: &mut [String]) {
     let instant = |line: &String| line.split_whitespace().next().unwrap_or_default().to_owned();
     let is_word = |line: &String| line.contains(" hears ");

@@ -1,5 +1,5 @@
-//! Many worlds: whatever goes wrong, nothing is lost, invented, or first delivered out of order (promises P1, P2, P3), no bound is exceeded
-//! (P6), and when the faults stop, everything drains.
+//! Many worlds: whatever goes wrong, nothing is lost, invented, or first delivered out of order
+//! (promises P1, P2, P3), no bound is exceeded (P6), and when the faults stop, everything drains.
 //!
 //! `OUTBOX_SEEDS=5000` runs more of them, `OUTBOX_SEED=17` one, with its trace.
 

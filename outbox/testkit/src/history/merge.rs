@@ -205,12 +205,8 @@ impl<'h> Check<'h> {
 
     pub(super) fn consumer(&mut self, consumer: &Consumer) {
         let (merged, keys) = (self.merged, self.keys);
-        let example = |id: MessageId, key: u32, behind: Option<usize>| Example {
-            consumer: consumer.name.clone(),
-            id,
-            topic: keys[key as usize].topic.clone(),
-            key: keys[key as usize].key.clone(),
-            behind: behind.map(|at| merged.messages[at].id),
+        let example = |id, key, behind: Option<usize>| {
+            example(consumer, keys, (id, key), behind.map(|at| merged.messages[at].id))
         };
         let report = &mut self.report;
         // Moment of the last delivery of each message.
@@ -258,21 +254,37 @@ impl<'h> Check<'h> {
         for (_, died) in deaths {
             overtaken(report, &seen, &newest, *died);
         }
+        self.lost(consumer, seen);
+    }
 
+    /// Reports what was not delivered to a consumer, and should have been. `seen`: the last delivery
+    /// of each message.
+    fn lost(&mut self, consumer: &Consumer, seen: Vec<Option<Moment>>) {
+        let keys = self.keys;
         let is_for = |known: &Known| {
             consumer.topics.is_empty() || consumer.topics.contains(&keys[known.key as usize].topic)
         };
-        for (known, seen) in merged.messages.iter().zip(seen) {
+        for (known, seen) in self.merged.messages.iter().zip(seen) {
             let owed = match (known.lived, known.owed_since) {
                 (_, Some(requeued)) => seen.is_none_or(|last| last < requeued),
                 (Some(_), None) => false,
                 (None, None) => seen.is_none() && known.committed.is_some(),
             };
             if owed && is_for(known) {
-                report.lost.add(|| example(known.id, known.key, None));
+                self.report.lost.add(|| example(consumer, keys, (known.id, known.key), None));
             }
         }
     }
+}
+
+fn example(
+    consumer: &Consumer,
+    keys: &[OrderKey],
+    (id, key): (MessageId, u32),
+    behind: Option<MessageId>,
+) -> Example {
+    let OrderKey { topic, key } = keys[key as usize].clone();
+    Example { consumer: consumer.name.clone(), id, topic, key, behind }
 }
 
 impl Merged {

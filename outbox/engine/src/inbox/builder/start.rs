@@ -33,15 +33,17 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
     ///
     /// # Errors
     ///
-    /// [`StartError::Config`] with everything that is wrong; [`StartError::Store`] when the store can't be reached, does not answer within
-    /// [`store_timeout`](Self::store_timeout), or was not migrated;
-    /// [`StartError::Transport`] when the transport says that it will never work as it is.
+    /// [`StartError::Config`] with everything that is wrong; [`StartError::Store`] when the store
+    /// can't be reached, does not answer within [`store_timeout`](Self::store_timeout), or was not
+    /// migrated; [`StartError::Transport`] when the transport says that it will never work as it
+    /// is.
     pub async fn start(mut self) -> Result<InboxHandle, StartError> {
         let (consumer, outbox) = self.checked()?;
         let route = inbox_route(&consumer);
         self.meet(&route).await?;
         if self.store.frontier().ordering() == Ordering::Single {
-            // More would wait for one another in the database, which does not keep their order, and gives up on them.
+            // More would wait for one another in the database, which does not keep their order, and
+            // gives up on them.
             self.config.concurrency = Some(1);
         }
         self.share_pool(share(self.store.max_transactions(), 0, 1));
@@ -149,7 +151,8 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         let config = &self.config;
         let is_direct = config.mode == Mode::Direct;
         Limits {
-            // Half of them are in their transactions, the others are between two jobs, or have one and wait for a turn.
+            // Half of them are in their transactions, the others are between two jobs, or have one
+            // and wait for a turn.
             workers: if is_direct { config.transactions().saturating_mul(2) } else { 1 },
             stores_all: !is_direct,
             batch: config.batch,

@@ -1,7 +1,8 @@
 //! Acknowledgements: what is finished and the broker was not told of yet, and when it is told.
 //!
-//! Several deliveries at a time, since to most brokers many cost as much as one. What could not be told is kept, and told again: as long as the
-//! subscription lasts the broker may send nothing in its place.
+//! Several deliveries at a time, since to most brokers many cost as much as one. What could not be
+//! told is kept, and told again: as long as the subscription lasts the broker may send nothing in
+//! its place.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -69,7 +70,8 @@ pub(super) enum Draining {
 }
 
 impl Core {
-    /// Tells the broker what is finished, if it is time. `is_tick`: what has come meanwhile is known, too.
+    /// Tells the broker what is finished, if it is time. `is_tick`: what has come meanwhile is
+    /// known, too.
     pub(super) fn acknowledge(&mut self, is_tick: bool) {
         self.acknowledging.plan(self.now, &self.limits);
         let is_due = is_tick && self.acknowledging.at().is_some_and(|at| at <= self.now);
@@ -109,7 +111,8 @@ impl Core {
         }
     }
 
-    /// Goes on with a drain: when nothing is being handled any more, the broker is told once, and then it is over.
+    /// Goes on with a drain: when nothing is being handled any more, the broker is told once, and
+    /// then it is over.
     pub(super) fn go_on_draining(&mut self) {
         let is_idle = self.jobs.is_empty() || sabotaged!(self, DrainsTooEarly);
         if self.draining != Some(Draining::Waits) || !is_idle || self.acknowledging.asked.is_some() {
@@ -128,7 +131,8 @@ impl Core {
     }
 }
 
-/// Drops what belongs to an earlier ownership of its unit: it means nothing any more, and must not pile up.
+/// Drops what belongs to an earlier ownership of its unit: it means nothing any more, and must not
+/// pile up.
 fn forget_stale(tags: &mut Vec<Tag>) {
     let mut latest: BTreeMap<Unit, u64> = BTreeMap::new();
     for tag in tags.iter() {

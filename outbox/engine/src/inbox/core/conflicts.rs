@@ -1,12 +1,14 @@
 //! Conflicts that last: when a message that is always in conflict has failed. Pure.
 //!
-//! A conflict is nobody's fault, so it is not counted. But a message that meets one each time that it is tried would be tried for ever: a
-//! version that it can never find, a handler for which the database does not wait. It has failed once so many attempts in a row came to
-//! nothing, each of several tries. Where the database says what was in the way, only those attempts tell during which other messages went through:
-//! when none does, it is not this one's doing.
+//! A conflict is not the message's fault, so it is not counted. But a message that meets one each
+//! time that it is tried would be tried for ever: a version that it can never find, a handler for
+//! which the database does not wait. It has failed once so many attempts in a row came to nothing,
+//! each of several tries. Where the database says what was in the way, only those attempts tell
+//! during which other messages went through: when none does, it is not this one's doing.
 //!
-//! Interruptions by the environment are the same, except that a message rests longer after each, and that more must have gone through than are
-//! interrupted beside it: an outage through which some slip is an outage.
+//! Interruptions by the environment are the same, except that a message rests longer after each,
+//! and that more must have gone through than are interrupted beside it: an outage through which
+//! some slip is an outage.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,17 +16,20 @@ use std::time::Duration;
 use outbox_contract::MessageId;
 use tokio::time::Instant;
 
-/// Number of attempts in a row that come to nothing before they count as a failure. Each is of several tries.
+/// Number of attempts in a row that come to nothing before they count as a failure. Each is of
+/// several tries.
 pub(crate) const MAX_CONFLICTS: u32 = 5;
 
-/// Of how many messages this is remembered. Beyond it all are forgotten, and count from the beginning.
+/// Of how many messages this is remembered. Beyond it all are forgotten, and count from the
+/// beginning.
 const MAX_MESSAGES: usize = 10_000;
 
 /// The rest after the first interruption. It doubles with each, up to the longest.
 const FIRST_REST: Duration = Duration::from_millis(200);
 const MAX_REST: Duration = Duration::from_secs(30);
 
-/// For how long after its rest a message that was not tried again counts as interrupted: it may be in the hands of another process by then.
+/// For how long after its rest a message that was not tried again counts as interrupted: it may be
+/// in the hands of another process by then.
 const RECENT: Duration = Duration::from_secs(120);
 
 /// Messages whose last attempt ended in a conflict or was interrupted.
@@ -43,21 +48,22 @@ struct Met {
 }
 
 impl Conflicts {
-    /// An attempt at a message ended in a conflict, when this many messages had gone through. `own`: it is certain to be of its own making. Says
-    /// whether it has failed now.
+    /// An attempt at a message ended in a conflict, when this many messages had gone through.
+    /// `own`: it is certain to be of its own making. Says whether it has failed now.
     pub(crate) fn met(&mut self, id: MessageId, own: bool, gone: u64) -> bool {
         let tells = own || self.0.get(&id).is_none_or(|met| gone > met.gone);
         self.count(id, tells, gone).is_none()
     }
 
-    /// An attempt at a message was interrupted at this instant, when this many messages had gone through. Says whether it has failed now; if
-    /// not, it rests.
+    /// An attempt at a message was interrupted at this instant, when this many messages had gone
+    /// through. Says whether it has failed now; if not, it rests.
     pub(crate) fn interrupted(&mut self, id: MessageId, gone: u64, now: Instant) -> bool {
         let tells = self.0.get(&id).is_none_or(|met| self.are_fewer(id, now, gone.saturating_sub(met.gone)));
         let Some(met) = self.count(id, tells, gone) else { return true };
         let rest = FIRST_REST.saturating_mul(1 << met.interruptions.min(16)).min(MAX_REST);
         met.interruptions = met.interruptions.saturating_add(1);
-        // Between half of it and all, by chance: all messages that one outage has interrupted would come back together.
+        // Between half of it and all, by chance: all messages that one outage has interrupted would
+        // come back together.
         let [.., chance] = *id.as_uuid().as_bytes();
         met.rests_until = Some(now + rest.mul_f64(0.5 + f64::from(chance) / 510.0));
         false
@@ -118,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn while_nobody_goes_through_it_is_nobodys_fault() {
+    fn while_no_message_goes_through_none_is_at_fault() {
         let (mut conflicts, id) = (Conflicts::default(), id());
         assert!(!(0..1_000).any(|_| conflicts.met(id, false, 7)));
         assert!((0..4).any(|gone| conflicts.met(id, false, 8 + gone)));
@@ -141,7 +147,7 @@ mod tests {
         let (mut conflicts, id, start) = (Conflicts::default(), id(), Instant::now());
         let (mut now, mut rests) = (start, Vec::new());
         for _ in 0..12 {
-            assert!(!conflicts.interrupted(id, 7, now), "nobody goes through");
+            assert!(!conflicts.interrupted(id, 7, now), "no message goes through");
             let begun = now;
             while conflicts.rests(id, now) {
                 now += Duration::from_millis(10);
@@ -163,7 +169,8 @@ mod tests {
         assert!(!conflicts.rests(id, now), "then its policy says when it is tried");
     }
 
-    /// Nearly all are interrupted, and a few slip through: that is nobody's failure. Those that are too slow among many that are not, are.
+    /// Nearly all are interrupted, and a few slip through: that is no failure of theirs. Those that
+    /// are too slow among many that are not, are.
     #[test]
     fn an_interruption_tells_only_where_more_go_through_than_are_interrupted() {
         let start = Instant::now();

@@ -72,7 +72,8 @@ pub(crate) struct Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     Handle,
-    /// To be written to the store: the first message of its one key fails, or all messages are stored first.
+    /// To be written to the store: the first message of its one key fails, or all messages are
+    /// stored first.
     Store,
 }
 
@@ -88,11 +89,13 @@ pub(crate) struct Limits {
     pub(crate) tries: u32,
     pub(crate) first_delay: Duration,
     pub(crate) max_delay: Duration,
-    /// Number of jobs of suspects that may be out: their handlers may take all of their time, and the others go on meanwhile.
+    /// Number of jobs of suspects that may be out: their handlers may take all of their time, and
+    /// the others go on meanwhile.
     pub(crate) suspects: usize,
     /// Number of jobs that may run each handler at once.
     pub(crate) by_handler: Vec<usize>,
-    /// So many finished deliveries are told at once: the broker sends nothing in place of what it was not told of.
+    /// So many finished deliveries are told at once: the broker sends nothing in place of what it
+    /// was not told of.
     pub(crate) told_at_once: usize,
     /// The first and the longest wait for a broker that could not be told.
     pub(crate) outage_delays: (Duration, Duration),

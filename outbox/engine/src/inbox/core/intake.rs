@@ -1,11 +1,13 @@
-//! The intake of stored mode: all that comes in is written to the store in its order, one transaction after the other.
+//! The intake of stored mode: all that comes in is written to the store in its order, one
+//! transaction after the other.
 
 use super::event::{Item, Job, Task};
 use super::{Core, Out, sabotaged};
 use crate::inbox::verdict::Verdict;
 
 impl Core {
-    /// The next job of stored mode: all that has come since the last one. Pauses do not stop it, for they are of handlers.
+    /// The next job of stored mode: all that has come since the last one. Pauses do not stop it,
+    /// for they are of handlers.
     pub(super) fn next_intake(&mut self) -> Option<Job> {
         let is_out = !self.jobs.is_empty() && !sabotaged!(self, StoresAtOnce);
         if is_out || self.intake.is_empty() || self.intake_rests_until.is_some_and(|until| self.now < until) {

@@ -8,8 +8,9 @@ use super::event::Limits;
 use super::key::{Doing, KeyState};
 use super::{Core, sabotaged};
 
-/// Keys that may go now. The first line is for what runs no handler; then there is one for each handler, so that a handler at its bound costs the others
-/// no look; and behind these another one for the suspects of each handler.
+/// Keys that may go now. The first line is for what runs no handler; then there is one for each
+/// handler, so that a handler at its bound costs the others no look; and behind these another one
+/// for the suspects of each handler.
 #[derive(Debug)]
 pub(super) struct Lines {
     lines: Vec<VecDeque<(u64, KeyId)>>,
@@ -83,8 +84,9 @@ impl Core {
         }
     }
 
-    /// Takes the key out of line that has stood there longest, of those whose handler has room. `with_others`: it would ride with others;
-    /// one that has failed goes alone, and nothing passes it.
+    /// Takes the key out of line that has stood there longest, of those whose handler has room.
+    /// `with_others`: it would ride with others; one that has failed goes alone, and nothing passes
+    /// it.
     pub(super) fn first_in_line(&mut self, used: &BTreeSet<usize>, with_others: bool) -> Option<KeyId> {
         let mut best: Option<(u64, usize)> = None;
         for line in 0..self.lines.lines.len() {
@@ -103,7 +105,8 @@ impl Core {
         self.lines.lines[line].pop_front().map(|(_, name)| name)
     }
 
-    /// The place of the first key of a line that is still there. Keys of paused topics leave it, and wait.
+    /// The place of the first key of a line that is still there. Keys of paused topics leave it,
+    /// and wait.
     fn first_place(&mut self, line: usize) -> Option<u64> {
         while let Some((place, name)) = self.lines.lines[line].front() {
             let here = self.keys.get_mut(name).filter(|key| key.doing == Doing::InLine(*place));

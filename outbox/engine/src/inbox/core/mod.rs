@@ -1,7 +1,9 @@
-//! The core of an inbox: every delivery in memory, and every decision about it. Pure: no await, no clock, no task, no call.
+//! The core of an inbox: every delivery in memory, and every decision about it. Pure: no await, no
+//! clock, no task, no call.
 //!
-//! One entry, [`Core::on`], takes an [`Event`] and gives [`Command`]s; the actors around it carry them out and know nothing. Each command that
-//! is answered has a number, and its answer names it. That is the only fence: whose number is not known any more is dropped where it arrives.
+//! One entry, [`Core::on`], takes an [`Event`] and gives [`Command`]s; the actors around it carry
+//! them out and know nothing. Each command that is answered has a number, and its answer names it.
+//! That is the only fence: whose number is not known any more is dropped where it arrives.
 //!
 //! ```text
 //!   deliveries came ──┐                                       ┌── begin this job: handle these, or store them
@@ -11,9 +13,14 @@
 //!   paused, drain   ──┘    acknowledgements
 //! ```
 //!
-//! A key does one thing at a time, and its messages go in the order in which they came; keys go side by side, as far as the bounds of their
-//! handlers allow. Behind a message that is not finished nothing of its key goes (promise P4), and no key waits for another one (P5). Whatever is finished,
-//! and nothing else, is acknowledged.
+//! A key does one thing at a time, and its messages go in the order in which they came; keys go
+//! side by side, as far as the bounds of their handlers allow. Behind a message that is not
+//! finished nothing of its key goes (promise P4), and no key waits for another one (P5). Whatever
+//! is finished, and nothing else, is acknowledged.
+//!
+//! What it does not own is not here: a pause is asked of the handle and read by the health check
+//! too, and the size of batches is learned by the processor, for messages of the store. Both are
+//! pure, and live with their owners.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -31,16 +38,13 @@ use ownership::Ownership;
 use crate::mailbox::Mailbox;
 
 mod acknowledging;
-pub(crate) mod batch_size;
 pub(crate) mod conflicts;
 mod event;
 mod intake;
 mod key;
 mod lines;
 mod outcomes;
-pub(crate) mod overtaking;
 mod ownership;
-pub(crate) mod pausing;
 
 #[cfg(test)]
 mod model;
@@ -104,7 +108,8 @@ impl Out {
 }
 
 impl Core {
-    /// A core of a new subscription. `delay`: how long a finished delivery waits for others, to be acknowledged together. `seed`: of the draws for waits.
+    /// A core of a new subscription. `delay`: how long a finished delivery waits for others, to be
+    /// acknowledged together. `seed`: of the draws for waits.
     pub(crate) fn new(limits: Limits, delay: Duration, seed: u64) -> Self {
         let handlers = limits.by_handler.len();
         Self {
@@ -241,7 +246,8 @@ impl Core {
             let Some(key) = self.keys.get_mut(&name) else { continue };
             key.doing = Doing::Busy;
             if key.to_store {
-                // Its followers too: what stays here would only be found to be behind it, one by one.
+                // Its followers too: what stays here would only be found to be behind it, one by
+                // one.
                 out.task = Task::Store;
                 out.items.extend(key.mailbox.split_off(0));
                 break;

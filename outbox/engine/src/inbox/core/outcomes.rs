@@ -1,4 +1,5 @@
-//! Verdicts on a job, and their meaning for its keys: messages are finished, come back to the head, rest, or are to be stored.
+//! Verdicts on a job, and their meaning for its keys: messages are finished, come back to the head,
+//! rest, or are to be stored.
 
 use outbox_contract::{Failure, KeyId};
 
@@ -11,7 +12,7 @@ use crate::inbox::verdict::Verdict;
 impl Core {
     /// A job is back. What has no verdict was not tried.
     pub(super) fn finished(&mut self, number: u64, mut verdicts: Vec<Verdict>) {
-        // Nobody waits for it: its worker died, and this was under way.
+        // No longer waited for: its worker died, and this was under way.
         let Some(out) = self.jobs.remove(&number) else { return };
         if !sabotaged!(self, PermitsLeak) {
             self.running.end(&out.handlers, out.is_suspect);
@@ -32,7 +33,8 @@ impl Core {
         }
     }
 
-    /// The worker of a job died: its transaction is rolled back, or committed, and then its messages are found to be duplicates. Each key goes on alone.
+    /// The worker of a job died: its transaction is rolled back, or committed, and then its
+    /// messages are found to be duplicates. Each key goes on alone.
     pub(super) fn broke(&mut self, number: u64) {
         let Some(out) = self.jobs.get(&number) else { return };
         if sabotaged!(self, BrokenJobsStay) {
@@ -99,7 +101,8 @@ impl Core {
     }
 }
 
-/// Counts a verdict on the first message of a key. Returns the number of times that it came to nothing, if it rests now.
+/// Counts a verdict on the first message of a key. Returns the number of times that it came to
+/// nothing, if it rests now.
 fn rests_after(key: &mut KeyState, verdict: &Verdict, limits: &Limits) -> Option<u32> {
     match verdict {
         Verdict::Failed(_) => {
@@ -113,7 +116,8 @@ fn rests_after(key: &mut KeyState, verdict: &Verdict, limits: &Limits) -> Option
         }
         Verdict::Again(_) | Verdict::Outdated(_) | Verdict::Environment(_) => {
             key.conflicts += 1;
-            // What lasts so long must not fill the prefetch: the others could not come any more. A worker that dies over the storing rests, too.
+            // What lasts so long must not fill the prefetch: the others could not come any more. A
+            // worker that dies over the storing rests, too.
             let rests = key.to_store || key.conflicts < MAX_CONFLICTS;
             key.to_store |= !rests;
             rests.then_some(key.conflicts)

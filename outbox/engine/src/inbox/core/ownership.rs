@@ -38,7 +38,8 @@ impl Ownership {
 }
 
 impl Core {
-    /// Units belong to this member no more: what waits of them is dropped, and what is being handled of them is not tried again.
+    /// Units belong to this member no more: what waits of them is dropped, and what is being
+    /// handled of them is not tried again.
     pub(super) fn revoke(&mut self, units: &[Unit]) {
         units.iter().for_each(|unit| self.ownership.end(unit));
         if sabotaged!(self, RevokedGoesOn) {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::Processor;
 use crate::inbox::process::Work;
 use crate::inbox::transaction_pool::Turn;
-use crate::inbox::verdict::{Broken, Trouble, Verdict};
+use crate::inbox::verdict::{StoreFailure, TransactionError, Verdict};
 
 impl<S: Transactional, C: Codec> Processor<S, C> {
     /// Several messages through each transaction, as long as that goes well. Returns those that are
@@ -20,10 +20,10 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         works: &[Work<'_>],
         to_do: &[usize],
         say: &mut (dyn FnMut(usize, Verdict) + Send),
-    ) -> Result<Vec<usize>, Broken> {
-        let (mut left, place) = (to_do, turn.errand.place);
-        while left.len() > 1 && place.has_time(self.batch_size.calls()) {
-            let most = if place.is_store() { self.batch_size.most().min(left.len()) } else { left.len() };
+    ) -> Result<Vec<usize>, StoreFailure> {
+        let (mut left, origin) = (to_do, turn.errand.origin);
+        while left.len() > 1 && origin.has_time(self.batch_size.calls()) {
+            let most = if origin.is_store() { self.batch_size.most().min(left.len()) } else { left.len() };
             if most < 2 {
                 break;
             }
@@ -40,26 +40,31 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
                         }
                     }
                     if !behind.is_empty() {
-                        // The others of it are committed. What was in the way may be finished by now: each is asked about once more.
+                        // The others of it are committed. What was in the way may be finished by
+                        // now: each is asked about once more.
                         behind.extend(others);
                         return Ok(behind);
                     }
-                    if place.is_store() {
+                    if origin.is_store() {
                         self.batch_size.done(some.len(), begun.elapsed());
                     }
                     left = others;
                 }
-                Err(Trouble::Broken(broken)) => return Err(broken),
-                Err(trouble @ (Trouble::Slow(_) | Trouble::NoTurn)) => {
-                    if let Trouble::Slow(calls) = trouble {
+                Err(TransactionError::Store(failure)) => return Err(failure),
+                Err(error @ (TransactionError::Slow(_) | TransactionError::NoTurn)) => {
+                    if let TransactionError::Slow(calls) = error {
                         self.batch_size.gave_up(calls);
                     }
                     left.iter().for_each(|index| say(*index, Verdict::NotTried));
                     return Ok(Vec::new());
                 }
-                // Something in it failed, and all of it is rolled back: who it was, shows when each goes alone.
+                // Something in it failed, and all of it is rolled back: who it was, shows when each
+                // goes alone.
                 Err(
-                    Trouble::Handler(_) | Trouble::Again(_) | Trouble::Outdated(_) | Trouble::Environment(_),
+                    TransactionError::Handler(_)
+                    | TransactionError::Again(_)
+                    | TransactionError::Outdated(_)
+                    | TransactionError::Environment(_),
                 ) => break,
             }
         }
@@ -73,11 +78,11 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         works: impl Iterator<Item = (usize, Work<'_>)> + Send,
         mut first: bool,
         say: &mut (dyn FnMut(usize, Verdict) + Send),
-    ) -> Result<(), Broken> {
-        let (mut stopped, mut has_turn, place) = (BTreeSet::new(), true, turn.errand.place);
+    ) -> Result<(), StoreFailure> {
+        let (mut stopped, mut has_turn, origin) = (BTreeSet::new(), true, turn.errand.origin);
         for (index, work) in works {
             let key = work.message.key_id();
-            let is_late = !std::mem::take(&mut first) && !place.has_time(self.batch_size.call());
+            let is_late = !std::mem::take(&mut first) && !origin.has_time(self.batch_size.call());
             if !has_turn || is_late || stopped.contains(&key) {
                 say(index, Verdict::NotTried);
                 continue;
@@ -85,21 +90,21 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
             let begun = Instant::now();
             let verdict = match self.attempt(turn, &[work]).await {
                 Ok(done) => done.first().copied().flatten().map_or(Verdict::NotTried, Verdict::Done),
-                Err(Trouble::Handler(verdict)) => verdict,
-                Err(Trouble::Again(failure)) => Verdict::Again(failure),
-                Err(Trouble::Outdated(failure)) => Verdict::Outdated(failure),
-                Err(Trouble::Environment(failure)) => Verdict::Environment(failure),
+                Err(TransactionError::Handler(verdict)) => verdict,
+                Err(TransactionError::Again(failure)) => Verdict::Again(failure),
+                Err(TransactionError::Outdated(failure)) => Verdict::Outdated(failure),
+                Err(TransactionError::Environment(failure)) => Verdict::Environment(failure),
                 // Only of several.
-                Err(Trouble::Slow(_)) => Verdict::NotTried,
-                Err(Trouble::NoTurn) => {
+                Err(TransactionError::Slow(_)) => Verdict::NotTried,
+                Err(TransactionError::NoTurn) => {
                     has_turn = false;
                     Verdict::NotTried
                 }
-                Err(Trouble::Broken(broken)) => return Err(broken),
+                Err(TransactionError::Store(failure)) => return Err(failure),
             };
             if !matches!(verdict, Verdict::Done(_)) {
                 stopped.insert(key);
-            } else if place.is_store() {
+            } else if origin.is_store() {
                 self.batch_size.done(1, begun.elapsed());
             }
             say(index, verdict);

@@ -33,7 +33,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
             let Some(registered) = self.handlers.get(at) else { continue };
             let permit = Arc::clone(&registered.permits).acquire_owned();
             let permit =
-                if errand.place.is_store() { timeout_at(enough, permit).await } else { Ok(permit.await) };
+                if errand.origin.is_store() { timeout_at(enough, permit).await } else { Ok(permit.await) };
             match permit {
                 Ok(Ok(permit)) => permits.push(permit),
                 // Too late. Never closed.

@@ -13,13 +13,17 @@ use crate::inbox::process::Errand;
 use crate::inbox::steps::Step;
 use crate::inbox::transaction_pool::Turn;
 use crate::inbox::undecodable::{is_record, place_of, refused};
-use crate::inbox::verdict::{Done, Trouble, Verdict};
+use crate::inbox::verdict::{Done, TransactionError, Verdict};
 
 impl<S: Transactional, C: Codec> Processor<S, C> {
     /// Writes messages in their order: together; where the store refuses to keep one of them, the
     /// others by themselves, and what stands for it.
-    pub(super) async fn store_all(&self, errand: &Errand<'_>, messages: &[&Message]) -> Result<(), Trouble> {
-        let Some(turn) = self.pool.turn(errand).await else { return Err(Trouble::NoTurn) };
+    pub(super) async fn store_all(
+        &self,
+        errand: &Errand<'_>,
+        messages: &[&Message],
+    ) -> Result<(), TransactionError> {
+        let Some(turn) = self.pool.turn(errand).await else { return Err(TransactionError::NoTurn) };
         let wanted = self.wanted(messages).await?;
         // The first last.
         let mut left = if wanted.is_empty() { Vec::new() } else { vec![&*wanted] };
@@ -37,7 +41,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
 
     /// Selects what is to be stored of these: all but records that are no messages where this
     /// consumer ignores such, or has too many dead letters.
-    async fn wanted<'m>(&self, messages: &[&'m Message]) -> Result<Vec<&'m Message>, Trouble> {
+    async fn wanted<'m>(&self, messages: &[&'m Message]) -> Result<Vec<&'m Message>, TransactionError> {
         let records = messages.iter().filter(|message| is_record(message)).count();
         if records == 0 {
             return Ok(messages.to_vec());
@@ -69,14 +73,14 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         turn: &Turn<'_>,
         message: &Message,
         refusal: &Failure,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), TransactionError> {
         let (consumer, id) = (&self.consumer, message.id);
         tracing::error!(%consumer, %id, %refusal, "the store refused a message; storing it as a dead letter without its payload");
         match self.store_together(turn, &[&refused(message, &refusal.message)]).await? {
             None => Ok(()),
             // Then it is not the message that is wrong.
             Some(refusal) => {
-                Err(Trouble::away(format!("the store refused it without its payload too: {refusal}")))
+                Err(TransactionError::unavailable(format!("the store refused it without its payload too: {refusal}")))
             }
         }
     }
@@ -86,7 +90,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         &self,
         turn: &Turn<'_>,
         messages: &[&Message],
-    ) -> Result<Option<Failure>, Trouble> {
+    ) -> Result<Option<Failure>, TransactionError> {
         let rows: Vec<Outgoing> = messages
             .iter()
             .map(|message| Outgoing::from((*message).clone()).by(self.route.clone()))
@@ -95,18 +99,18 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         loop {
             match self.store_once(turn, &rows).await {
                 Ok(()) => return Ok(None),
-                Err(Trouble::Handler(Verdict::Rejected(refusal))) => return Ok(Some(refusal)),
-                Err(trouble @ (Trouble::Broken(_) | Trouble::NoTurn)) => return Err(trouble),
+                Err(TransactionError::Handler(Verdict::Rejected(refusal))) => return Ok(Some(refusal)),
+                Err(error @ (TransactionError::Store(_) | TransactionError::NoTurn)) => return Err(error),
                 Err(_) if tries < CONFLICT_TRIES => {
                     self.pool.pause(tries).await;
                     tries += 1;
                 }
-                Err(trouble) => return Err(trouble),
+                Err(error) => return Err(error),
             }
         }
     }
 
-    async fn store_once(&self, turn: &Turn<'_>, rows: &[Outgoing]) -> Result<(), Trouble> {
+    async fn store_once(&self, turn: &Turn<'_>, rows: &[Outgoing]) -> Result<(), TransactionError> {
         let mut open = self.begin(turn).await?;
         match self.append_new(&mut open.tx, rows).await {
             Ok(0) => {
@@ -114,9 +118,9 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
                 return Ok(());
             }
             Ok(_) => {}
-            Err(trouble) => {
+            Err(error) => {
                 self.pool.roll_back(open).await;
-                return Err(trouble);
+                return Err(error);
             }
         }
         self.steps.over(Step::Appended);
@@ -124,7 +128,11 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
     }
 
     /// Appends rows, but for records that were stored before. Says how many.
-    async fn append_new(&self, tx: &mut S::Tx<'static>, rows: &[Outgoing]) -> Result<usize, Trouble> {
+    async fn append_new(
+        &self,
+        tx: &mut S::Tx<'static>,
+        rows: &[Outgoing],
+    ) -> Result<usize, TransactionError> {
         let known = self.known_records(tx, rows).await?;
         let new: Cow<'_, [Outgoing]> = if known.is_empty() {
             rows.into()
@@ -133,7 +141,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
             new.map(|(_, row)| row.clone()).collect()
         };
         if !new.is_empty() {
-            self.pool.in_time("append", self.store.append(tx, &new), trouble_of).await?;
+            self.pool.in_time("append", self.store.append(tx, &new), error_of).await?;
             self.undecodables.add(new.iter().filter(|row| is_record(&row.message)).count());
         }
         Ok(new.len())
@@ -145,7 +153,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         &self,
         tx: &mut S::Tx<'static>,
         rows: &[Outgoing],
-    ) -> Result<BTreeSet<usize>, Trouble> {
+    ) -> Result<BTreeSet<usize>, TransactionError> {
         let (mut places, mut records) = (Vec::new(), Vec::new());
         for (at, row) in rows.iter().enumerate().filter(|(_, row)| is_record(&row.message)) {
             places.push(at);
@@ -166,16 +174,18 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
 }
 
 /// Translates an error of a write: a rejection, where one of the messages is at fault.
-fn trouble_of(error: &AppendError) -> Trouble {
+fn error_of(error: &AppendError) -> TransactionError {
     let is_refused = match error {
         AppendError::Message(_) => true,
         AppendError::Store(error) => error.kind() == StoreErrorKind::Invalid,
         _ => false,
     };
     match error {
-        _ if is_refused => Trouble::Handler(Verdict::Rejected(Failure::new("refused", error.to_string()))),
-        AppendError::Conflict(error) | AppendError::Store(error) => Trouble::of(error),
-        other => Trouble::away(other.to_string()),
+        _ if is_refused => {
+            TransactionError::Handler(Verdict::Rejected(Failure::new("refused", error.to_string())))
+        }
+        AppendError::Conflict(error) | AppendError::Store(error) => TransactionError::of(error),
+        other => TransactionError::unavailable(other.to_string()),
     }
 }
 
@@ -184,18 +194,24 @@ mod tests {
     use outbox_contract::{MessageError, StoreError};
 
     use super::*;
-    use crate::inbox::verdict::Broken;
+    use crate::inbox::verdict::StoreFailure;
 
     #[test]
     fn only_what_the_store_refuses_is_the_messages_fault() {
         let store = |kind| AppendError::Store(StoreError::new(kind, "append", "tested"));
         for refused in [MessageError::SchemaVersion.into(), store(StoreErrorKind::Invalid)] {
-            assert!(matches!(trouble_of(&refused), Trouble::Handler(Verdict::Rejected(_))), "{refused}");
+            assert!(
+                matches!(error_of(&refused), TransactionError::Handler(Verdict::Rejected(_))),
+                "{refused}"
+            );
         }
         for kind in [StoreErrorKind::NotPermitted, StoreErrorKind::NotMigrated, StoreErrorKind::Other] {
-            assert!(matches!(trouble_of(&store(kind)), Trouble::Broken(Broken::Away(_))), "{kind:?}");
+            assert!(
+                matches!(error_of(&store(kind)), TransactionError::Store(StoreFailure::Unavailable(_))),
+                "{kind:?}"
+            );
         }
         let conflict = AppendError::Conflict(StoreError::new(StoreErrorKind::Conflict, "append", "tested"));
-        assert!(matches!(trouble_of(&conflict), Trouble::Again(_)));
+        assert!(matches!(error_of(&conflict), TransactionError::Again(_)));
     }
 }

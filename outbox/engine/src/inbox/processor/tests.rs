@@ -42,7 +42,7 @@ fn processor(store: &MemoryStore) -> Processor<MemoryStore, Json> {
 
 fn errand() -> Errand<'static> {
     let until = Instant::now() + Duration::from_secs(600);
-    Errand { place: Place::Store { until }, is_suspect: false, is_wanted: &|| true }
+    Errand { origin: Origin::Store { until }, is_suspect: false, is_wanted: &|| true }
 }
 
 /// Processes these as one batch.
@@ -72,7 +72,8 @@ async fn one_of_a_batch_that_is_behind_others_takes_none_of_them_back() {
     assert_eq!(process(&processor, &[&first, &second]).await, [handled.clone(), handled]);
 }
 
-/// A process slept behind its look at the lease. Meanwhile another one made a dead letter of what it has in hand, and handled what comes behind it.
+/// A process slept behind its look at the lease. Meanwhile another one made a dead letter of what
+/// it has in hand, and handled what comes behind it.
 #[tokio::test(start_paused = true)]
 async fn what_others_finished_while_this_process_slept_is_not_handled_behind_newer_ones() {
     for batch in [false, true] {

@@ -9,22 +9,22 @@ use outbox_contract::{AppendError, Codec, Failure, Message, MessageId, Outgoing,
 use tokio::time::{Instant, timeout};
 use tracing::Instrument;
 
+use super::overtaking::overtaking;
 use super::{CONFLICT_TRIES, Processor};
-use crate::inbox::core::overtaking::overtaking;
 use crate::inbox::handler::HandlerFailure;
 use crate::inbox::handler_context::HandlerContext;
 use crate::inbox::identity::as_written;
-use crate::inbox::process::{Place, Process, Work};
+use crate::inbox::process::{Origin, Process, Work};
 use crate::inbox::steps::Step;
 use crate::inbox::transaction_pool::Turn;
 use crate::inbox::transaction_pool::spares::Open;
-use crate::inbox::verdict::{Done, Trouble, Verdict};
+use crate::inbox::verdict::{Done, TransactionError, Verdict};
 use crate::mediator::HandlerError;
 use crate::telemetry::consume_span;
 use crate::unit_of_work::blame;
 
 impl<S: Transactional, C: Codec> Processor<S, C> {
-    pub(crate) async fn begin(&self, turn: &Turn<'_>) -> Result<Open<S::Tx<'static>>, Trouble> {
+    pub(crate) async fn begin(&self, turn: &Turn<'_>) -> Result<Open<S::Tx<'static>>, TransactionError> {
         let open = self.pool.begin(turn).await?;
         self.steps.over(Step::Begun);
         Ok(open)
@@ -34,7 +34,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         &self,
         open: Open<S::Tx<'static>>,
         only: Option<MessageId>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), TransactionError> {
         self.pool.commit(open, only).await?;
         self.steps.over(Step::Committed);
         Ok(())
@@ -45,20 +45,22 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         &self,
         turn: &Turn<'_>,
         works: &[Work<'_>],
-    ) -> Result<Vec<Option<Done>>, Trouble> {
+    ) -> Result<Vec<Option<Done>>, TransactionError> {
         let mut tries = 1;
         loop {
-            let trouble = match self.transact(turn, works).await {
-                Err(trouble @ (Trouble::Again(_) | Trouble::Outdated(_))) if tries < CONFLICT_TRIES => {
-                    trouble
+            let error = match self.transact(turn, works).await {
+                Err(error @ (TransactionError::Again(_) | TransactionError::Outdated(_)))
+                    if tries < CONFLICT_TRIES =>
+                {
+                    error
                 }
                 other => return other,
             };
             let pause = self.pool.next_pause(tries);
-            if !turn.errand.place.has_time(pause.saturating_add(self.batch_size.call())) {
-                return Err(trouble);
+            if !turn.errand.origin.has_time(pause.saturating_add(self.batch_size.call())) {
+                return Err(error);
             }
-            tracing::debug!(consumer = %self.consumer, ?trouble, ?pause, tries, "retrying a transaction of the inbox");
+            tracing::debug!(consumer = %self.consumer, ?error, ?pause, tries, "retrying a transaction of the inbox");
             tokio::time::sleep(pause).await;
             tries += 1;
         }
@@ -69,14 +71,14 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         &self,
         turn: &Turn<'_>,
         works: &[Work<'_>],
-    ) -> Result<Vec<Option<Done>>, Trouble> {
+    ) -> Result<Vec<Option<Done>>, TransactionError> {
         let mut open = self.begin(turn).await?;
         let begun = Instant::now();
-        let done = match self.work(&mut open.tx, turn.errand.place, works, begun).await {
+        let done = match self.work(&mut open.tx, turn.errand.origin, works, begun).await {
             Ok(worked) => worked,
-            Err(trouble) => {
+            Err(error) => {
                 self.pool.roll_back(open).await;
-                return Err(trouble);
+                return Err(error);
             }
         };
         if done.iter().all(|done| !matches!(done, Some(Done::Handled | Done::Stored))) {
@@ -96,10 +98,10 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
     async fn work(
         &self,
         tx: &mut S::Tx<'static>,
-        place: Place,
+        origin: Origin,
         works: &[Work<'_>],
         begun: Instant,
-    ) -> Result<Vec<Option<Done>>, Trouble> {
+    ) -> Result<Vec<Option<Done>>, TransactionError> {
         let waits = self.fence(tx, works).await?;
         let there = works.iter().enumerate().filter(|(at, _)| waits.get(*at) != Some(&false));
         let messages: Vec<&Message> = there.map(|(_, work)| work.message).collect();
@@ -113,12 +115,12 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
                 continue;
             }
             let Some(dedup) = dedups.next() else { break };
-            if place.is_store() && has_called && self.batch_size.is_too_slow(begun.elapsed()) {
-                return Err(Trouble::Slow(done.len()));
+            if origin.is_store() && has_called && self.batch_size.is_too_slow(begun.elapsed()) {
+                return Err(TransactionError::Slow(done.len()));
             }
             done.push(match dedup {
                 Dedup::Duplicate => Some(Done::Duplicate),
-                Dedup::OutOfTurn if place.is_store() => None,
+                Dedup::OutOfTurn if origin.is_store() => None,
                 Dedup::OutOfTurn => {
                     behind.push(Outgoing::from(work.message.clone()).by(self.route.clone()));
                     Some(Done::Stored)
@@ -146,7 +148,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         &self,
         tx: &mut S::Tx<'static>,
         messages: &[&Message],
-    ) -> Result<Vec<Dedup>, Trouble> {
+    ) -> Result<Vec<Dedup>, TransactionError> {
         let dedups =
             self.pool.call("deduplicate", self.store.deduplicate(tx, &self.consumer, messages)).await?;
         all_answered("deduplicate", messages.len(), dedups.len())?;
@@ -155,7 +157,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
             let words = format!(
                 "the messages before {id} were finished by another transaction meanwhile; trying again"
             );
-            return Err(Trouble::Again(Failure::new("overtaken", words)));
+            return Err(TransactionError::Again(Failure::new("overtaken", words)));
         }
         Ok(dedups)
     }
@@ -163,7 +165,11 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
     /// Asks which of these, if they come from the store, still wait there: whoever read them may
     /// have slept since, and others have finished them. They wait until the transaction is over.
     /// Empty: they come from the broker.
-    async fn fence(&self, tx: &mut S::Tx<'static>, works: &[Work<'_>]) -> Result<Vec<bool>, Trouble> {
+    async fn fence(
+        &self,
+        tx: &mut S::Tx<'static>,
+        works: &[Work<'_>],
+    ) -> Result<Vec<bool>, TransactionError> {
         let stored: Vec<&Stored> = works.iter().filter_map(|work| work.stored).collect();
         if stored.is_empty() {
             return Ok(Vec::new());
@@ -178,11 +184,11 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         tx: &mut S::Tx<'static>,
         work: &Work<'_>,
         published: &mut Vec<Outgoing>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), TransactionError> {
         let at = self.handler_of(work.message);
         let Some(registered) = at.and_then(|at| self.handlers.get(at)) else {
             // `process` lets only messages with a handler come here.
-            return Err(Trouble::Handler(Verdict::NotTried));
+            return Err(TransactionError::Handler(Verdict::NotTried));
         };
         let written = as_written(work.message);
         let context = HandlerContext {
@@ -201,10 +207,11 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         })
         .catch_unwind();
         let limit = registered.options.timeout;
-        let failed = |class, words: String| Trouble::Handler(Verdict::Failed(Failure::new(class, words)));
+        let failed =
+            |class, words: String| TransactionError::Handler(Verdict::Failed(Failure::new(class, words)));
         match timeout(limit, handled).await {
             Ok(Ok(Ok(()))) => Ok(()),
-            Ok(Ok(Err(error))) => Err(self.handler_trouble(error)),
+            Ok(Ok(Err(error))) => Err(self.handler_error(error)),
             Ok(Err(_)) => Err(failed(
                 "panic",
                 "the handler panicked; the panic message is on standard error".to_owned(),
@@ -216,31 +223,38 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         }
     }
 
-    fn handler_trouble(&self, error: HandlerError) -> Trouble {
+    fn handler_error(&self, error: HandlerError) -> TransactionError {
         match blame(&*error, |error| self.store.blame(error)) {
-            Blame::Conflict => Trouble::of_handler(error),
-            Blame::Environment => Trouble::environment(error),
-            Blame::Handler => Trouble::Handler(HandlerFailure::of(&error).into_verdict()),
+            Blame::Conflict => TransactionError::of_handler(error),
+            Blame::Environment => TransactionError::environment(error),
+            Blame::Handler => TransactionError::Handler(HandlerFailure::of(&error).into_verdict()),
         }
     }
 
-    async fn append(&self, call: impl Future<Output = Result<(), AppendError>>) -> Result<(), Trouble> {
-        self.pool.in_time("append", call, append_trouble).await
+    async fn append(
+        &self,
+        call: impl Future<Output = Result<(), AppendError>>,
+    ) -> Result<(), TransactionError> {
+        self.pool.in_time("append", call, append_error).await
     }
 }
 
 /// A store that does not answer for each message is broken.
-fn all_answered(call: &str, asked: usize, got: usize) -> Result<(), Trouble> {
+fn all_answered(call: &str, asked: usize, got: usize) -> Result<(), TransactionError> {
     if asked == got {
         return Ok(());
     }
-    Err(Trouble::away(format!("{call}: {got} answers for {asked} messages; this is a defect of the store")))
+    Err(TransactionError::unavailable(format!(
+        "{call}: {got} answers for {asked} messages; this is a defect of the store"
+    )))
 }
 
 /// Translates an error of an append.
-fn append_trouble(error: &AppendError) -> Trouble {
+fn append_error(error: &AppendError) -> TransactionError {
     match error {
-        AppendError::Conflict(error) | AppendError::Store(error) => Trouble::of_work("append", error),
-        other => Trouble::Handler(Verdict::Failed(Failure::new("append", other.to_string()))),
+        AppendError::Conflict(error) | AppendError::Store(error) => {
+            TransactionError::of_work("append", error)
+        }
+        other => TransactionError::Handler(Verdict::Failed(Failure::new("append", other.to_string()))),
     }
 }

@@ -96,7 +96,8 @@ async fn sweep<T: Send + 'static>(spares: Arc<Spares<T>>) {
         tokio::time::sleep(MAX_IDLE).await;
         let (old, more) = spares.age(Instant::now());
         for open in old {
-            // Each by itself, so that none waits for another, or ends with it. It is over within the time that the store has for it.
+            // Each by itself, so that none waits for another, or ends with it. It is over within
+            // the time that the store has for it.
             let spares = Arc::clone(&spares);
             tokio::spawn(async move { (spares.end)(open.tx).await });
         }
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_takes_is_ended_soon() {
+    async fn what_is_not_taken_is_ended_soon() {
         let (spares, mut ended) = spares();
         let begun = Instant::now();
         spares.put(1, 1);
@@ -131,12 +132,12 @@ mod tests {
         spares.put(2, 1);
         assert_eq!((ended.recv().await, begun.elapsed()), (Some(1), MAX_IDLE));
         assert_eq!((ended.recv().await, begun.elapsed()), (Some(2), MAX_IDLE * 2));
-        // And so is what comes after a time with none, though nobody is there any more.
+        // And so is what comes after a time with none, though the pool is idle.
         tokio::time::sleep(MAX_IDLE).await;
         spares.put(3, 1);
         drop(spares);
         assert_eq!(ended.recv().await, Some(3));
-        assert_eq!(ended.recv().await, None, "nobody looks after nothing");
+        assert_eq!(ended.recv().await, None, "nothing is left to end");
     }
 
     #[tokio::test(start_paused = true)]

@@ -206,7 +206,8 @@ impl Core {
 
     /// Takes one due key. Returns false if it must wait.
     fn take_due_key(&mut self, mut due: DueKey) -> bool {
-        // A topic may have been closed while the question was under way. It is asked for again when that is open.
+        // A topic may have been closed while the question was under way. It is asked for again when
+        // that is open.
         if !self.reading.owned.contains(due.bucket) || self.reading.is_closed(&due.key.topic) {
             return true;
         }

@@ -223,7 +223,8 @@ impl Core {
         // Without room, no due key could be taken. An event tells when there is room again.
         let has_room = self.table.credit.room().0 > 0 && self.due.room().is_some();
         let due = self.due.next().filter(|_| has_room);
-        for at in [due, self.topics.next(), probe].into_iter().flatten() {
+        let back = self.goes_back_at();
+        for at in [due, self.topics.next(), probe, back].into_iter().flatten() {
             wait = wait.min(at.saturating_sub(self.now).max(PAUSE));
         }
         self.looking.at = self.now + wait;

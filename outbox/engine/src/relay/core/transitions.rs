@@ -48,7 +48,8 @@ impl Core {
         let number = self.next_number();
         let Some(state) = self.table.get_mut(key) else { return };
         state.doing = Doing::Transition(number, kind);
-        // A key that makes room for others may stand in a line: what is in none of its hands is in no batch either.
+        // A key that makes room for others may stand in a line: what is in none of its hands is in
+        // no batch either.
         state.line = None;
         let transition = KeyTransition {
             route: self.route.clone(),

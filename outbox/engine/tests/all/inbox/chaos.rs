@@ -1,4 +1,5 @@
-//! Everything at once, from seeds: faults of the store, failing handlers, repeats, rebalancing, and processes that end.
+//! Everything at once, from seeds: faults of the store, failing handlers, repeats, rebalancing, and
+//! processes that end.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use tokio::time::Instant;
 
 use crate::inbox::support::{MS, S, World, message, within};
 
-/// What came of a run: each effect in the order of the commits, how long all of it took in virtual time, and what went wrong.
+/// What came of a run: each effect in the order of the commits, how long all of it took in virtual
+/// time, and what went wrong.
 type Came = (Vec<(String, MessageId)>, Duration, StoreFaultCounts);
 
 async fn run(seed: u64, mode: Mode, batch: usize) -> Came {

@@ -1,4 +1,5 @@
-//! Conflicts: tried again uncounted; those that last hold up their own key alone, and come to an end.
+//! Conflicts: tried again uncounted; those that last hold up their own key alone, and come to an
+//! end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -74,7 +75,8 @@ async fn a_version_that_never_fits_holds_up_its_own_key_and_becomes_a_dead_lette
     }
 }
 
-/// It has ended many transactions in a row while others were committed: it is not the database that is busy.
+/// It has ended many transactions in a row while others were committed: it is not the database that
+/// is busy.
 #[tokio::test(start_paused = true)]
 async fn a_conflict_that_only_one_message_meets_is_its_failure_in_the_end() {
     let world = World::concurrent(1);

@@ -1,4 +1,5 @@
-//! Interruptions: a handler that the server, or the way to it, cuts short is not at fault, unless it alone is cut short each time.
+//! Interruptions: a handler that the server, or the way to it, cuts short is not at fault, unless
+//! it alone is cut short each time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -9,7 +10,8 @@ use outbox_engine::{HandlerContext, HandlerError, InboxBuilder, Mode, Status};
 
 use crate::inbox::support::{S, Store, World, within};
 
-/// An inbox whose handler loses its session with each message of the key `bad`, as long as it is told to.
+/// An inbox whose handler loses its session with each message of the key `bad`, as long as it is
+/// told to.
 fn terminated(world: &World, lasts: &Arc<AtomicBool>) -> InboxBuilder<Store> {
     let (ledger, lasts) = (world.ledger.clone(), Arc::clone(lasts));
     world.bare().on_any(async move |message: Message, context: &mut HandlerContext<'_, Store>| {
@@ -43,7 +45,8 @@ async fn an_interruption_is_no_attempt_and_is_said() {
     }
 }
 
-/// Say because it is too slow for the server's `transaction_timeout`: no other message is, and it would be tried for ever.
+/// Say because it is too slow for the server's `transaction_timeout`: no other message is, and it
+/// would be tried for ever.
 #[tokio::test(start_paused = true)]
 async fn what_one_message_alone_meets_each_time_is_its_failure() {
     for mode in [Mode::Direct, Mode::Stored] {
@@ -89,7 +92,8 @@ async fn several_that_meet_it_each_time_while_more_go_through_are_failures() {
     }
 }
 
-/// Something that handlers need is away but for moments, say another database: what slips through says nothing of the others.
+/// Something that handlers need is away but for moments, say another database: what slips through
+/// says nothing of the others.
 #[tokio::test(start_paused = true)]
 async fn what_nearly_all_meet_is_nobodys_failure() {
     let world = World::concurrent(4);
@@ -113,7 +117,8 @@ async fn what_nearly_all_meet_is_nobodys_failure() {
     assert!(inbox.stats().interrupted > 100, "{:?}", inbox.stats());
 }
 
-/// The handler returned well, and only the append or the commit finds that the session is gone: not the store is away, its session is.
+/// The handler returned well, and only the append or the commit finds that the session is gone: not
+/// the store is away, its session is.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_is_gone_behind_the_handler_stops_nobody_else() {
     let world = World::concurrent(1);

@@ -1,4 +1,5 @@
-//! The inbox on the memory store: each file has the name of what it is about, each test says what must hold.
+//! The inbox on the memory store: each file has the name of what it is about, each test says what
+//! must hold.
 //!
 //! All in paused time on one thread.
 

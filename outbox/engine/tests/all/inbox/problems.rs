@@ -28,7 +28,8 @@ async fn a_topic_that_gives_nothing_is_named_and_delays_no_other() {
     assert_eq!(inbox.stats().resets, 0, "the others were not disturbed");
 }
 
-/// An error that lasts must not hold up what comes in between: the pause behind each is short, however many there were.
+/// An error that lasts must not hold up what comes in between: the pause behind each is short,
+/// however many there were.
 #[tokio::test(start_paused = true)]
 async fn what_comes_after_errors_waits_a_second_at_most() {
     let world = World::concurrent(1);

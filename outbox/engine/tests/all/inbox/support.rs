@@ -1,4 +1,5 @@
-//! A store, a broker that the test plays, a handler whose effects are kept, and what must hold of them.
+//! A store, a broker that the test plays, a handler whose effects are kept, and what must hold of
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -1,4 +1,5 @@
-//! Turns: how many transactions an inbox has, whose they are, and what becomes of whoever gets none.
+//! Turns: how many transactions an inbox has, whose they are, and what becomes of whoever gets
+//! none.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,7 +39,8 @@ async fn with_one_writer_at_a_time_the_others_queue_for_it() {
     }
 }
 
-/// What comes from the broker and what waits in the store: together they have as many transactions as there may be.
+/// What comes from the broker and what waits in the store: together they have as many transactions
+/// as there may be.
 #[tokio::test(start_paused = true)]
 async fn there_are_never_more_transactions_than_there_may_be() {
     for concurrency in [1, 2, 8] {
@@ -77,7 +79,8 @@ async fn there_are_never_more_transactions_than_there_may_be() {
     }
 }
 
-/// A pool that others have emptied, or a database that does not answer: nothing was begun, so nothing is in doubt.
+/// A pool that others have emptied, or a database that does not answer: nothing was begun, so
+/// nothing is in doubt.
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_does_not_come_is_waited_for_and_said() {
     for mode in [Mode::Direct, Mode::Stored] {

@@ -80,7 +80,8 @@ async fn an_event_of_any_known_version_comes_as_the_type_of_today() {
     world.feed.send(of_version(1, r#"{"order_id":7,"euros":3}"#));
     world.feed.send(of_version(2, r#"{"order_id":7,"cents":4}"#));
     world.feed.send(today);
-    // A dead letter, and its key goes on; then one that waits for a program that knows it, and holds up its key.
+    // A dead letter, and its key goes on; then one that waits for a program that knows it, and
+    // holds up its key.
     world.feed.send(of_version(3, "nonsense"));
     world.feed.send(of_version(4, "{}"));
     let inbox = inbox.start().await.unwrap();
@@ -94,7 +95,8 @@ async fn an_event_of_any_known_version_comes_as_the_type_of_today() {
     within(S * 10, || world.tables.snapshot().failing_keys == 1).await;
 }
 
-/// A schema version that is newer than the program counts no attempt, and is a dead letter when its time is over.
+/// A schema version that is newer than the program counts no attempt, and is a dead letter when its
+/// time is over.
 #[tokio::test(start_paused = true)]
 async fn what_is_newer_than_the_program_waits_for_a_newer_one_and_not_for_ever() {
     let world = World::new();
@@ -142,7 +144,8 @@ async fn answer(
     Ok(())
 }
 
-/// The service's own outbox: what it appends itself and what its handlers emit is the same to everybody.
+/// The service's own outbox: what it appends itself and what its handlers emit is the same to
+/// everybody.
 #[tokio::test(start_paused = true)]
 async fn an_inbox_reads_and_emits_as_the_outbox_does_that_it_is_given() {
     let world = World::new();

@@ -1,4 +1,5 @@
-//! Records that are no messages: one dead letter for each record, no more than there may be, none where they are ignored.
+//! Records that are no messages: one dead letter for each record, no more than there may be, none
+//! where they are ignored.
 
 use futures_util::FutureExt;
 use outbox_contract::admin::Filter;

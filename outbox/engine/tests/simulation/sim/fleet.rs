@@ -221,10 +221,12 @@ impl Fleet {
         self.faults.iter().for_each(|faults| faults.count_into(&self.tally));
     }
 
-    /// What a relay must never exceed (promise P6): as it says itself, and as its payloads are counted.
+    /// What a relay must never exceed (promise P6): as it says itself, and as its payloads are
+    /// counted.
     pub(crate) fn over_its_bounds(&self) -> Option<String> {
         let config = &self.plan.config;
-        // Besides the credit, what a fetch brings before it is counted, and its first message, which comes whatever it has; so of due keys.
+        // Besides the credit, what a fetch brings before it is counted, and its first message,
+        // which comes whatever it has; so of due keys.
         let max_held = config.max_in_flight_bytes + config.fetch_batch_bytes + LARGEST * 2;
         let holds_too_much = self.faults.iter().position(|faults| faults.held.most() > max_held);
         if let Some(number) = holds_too_much {

@@ -1,4 +1,5 @@
-//! A relay's line to the broker: it stands still while the relay does, and what is on it may arrive long after the relay gave it up.
+//! A relay's line to the broker: it stands still while the relay does, and what is on it may arrive
+//! long after the relay gave it up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -40,7 +41,8 @@ impl Gate {
     }
 }
 
-/// What else can go wrong: how often something that was given up happens all the same, and how much later.
+/// What else can go wrong: how often something that was given up happens all the same, and how much
+/// later.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Late {
     pub(crate) rate: f64,

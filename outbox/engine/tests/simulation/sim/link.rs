@@ -1,4 +1,5 @@
-//! A relay's link to the store: it stands still while the relay does, and a call that was given up may have its effect later.
+//! A relay's link to the store: it stands still while the relay does, and a call that was given up
+//! may have its effect later.
 
 use std::sync::Arc;
 
@@ -29,7 +30,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// A call that changes something: it may be given up by the relay and happen all the same, later.
+    /// A call that changes something: it may be given up by the relay and happen all the same,
+    /// later.
     async fn write<T, F>(&self, call: F) -> Result<T, StoreError>
     where
         T: Send + 'static,

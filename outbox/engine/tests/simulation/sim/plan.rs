@@ -1,4 +1,5 @@
-//! What a seed makes of a world: how much there is of everything, how the relays are set up, and how often what goes wrong.
+//! What a seed makes of a world: how much there is of everything, how the relays are set up, and
+//! how often what goes wrong.
 
 use std::time::Duration;
 
@@ -39,7 +40,8 @@ impl Plan {
         let mut rng = Rng::with_seed(seed);
         let config = config(&mut rng);
         let lease = config.lease;
-        // A third of all worlds is rough, a third is smooth in most respects, and one in twelve has no fault at all.
+        // A third of all worlds is rough, a third is smooth in most respects, and one in twelve has
+        // no fault at all.
         let rough = if rng.u8(..12) == 0 { 0.0 } else { [0.3, 1.0, 3.0][rng.usize(..3)] };
         Self {
             seed,
@@ -68,13 +70,15 @@ impl Plan {
         }
     }
 
-    /// Whether nothing ever counts as an attempt of a message: what becomes a dead letter then is an operator's doing.
+    /// Whether nothing ever counts as an attempt of a message: what becomes a dead letter then is
+    /// an operator's doing.
     pub(crate) fn nothing_fails(&self) -> bool {
         let rates = &self.transport;
         rates.failed + rates.rejected + rates.panic_before + rates.panic_after == 0.0
     }
 
-    /// How long it may take until all is quiet once the faults have stopped: calls that hang already, leases of the dead, and waits.
+    /// How long it may take until all is quiet once the faults have stopped: calls that hang
+    /// already, leases of the dead, and waits.
     pub(crate) fn patience(&self) -> Duration {
         self.config.store_timeout * 2 + self.late.most + self.config.lease * 3 + Duration::from_secs(30)
     }

@@ -109,7 +109,8 @@ async fn live(plan: Plan) -> Ended {
     operator.settle_down().await;
     fleet.settle_down().await;
     problems.extend(peace(&plan, &store, &mut fleet, &operator).await);
-    // What hung when the faults stopped comes to its end; then every relay must be well, and have its share.
+    // What hung when the faults stopped comes to its end; then every relay must be well, and have
+    // its share.
     tokio::time::sleep(plan.patience() + A_MINUTE).await;
     problems.extend(fleet.unwell());
     problems.extend(fleet.over_its_bounds());

@@ -1,4 +1,5 @@
-//! Writers: transactions of a few messages, held open for a while, committed, rolled back or abandoned.
+//! Writers: transactions of a few messages, held open for a while, committed, rolled back or
+//! abandoned.
 
 use std::sync::Arc;
 use std::time::Duration;

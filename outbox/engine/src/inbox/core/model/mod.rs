@@ -1,8 +1,10 @@
-//! A simulation of the core without a runtime: members of a consumer on a broker and a store that are plain tables, and a seeded scheduler of events and
-//! faults, judged by what the cores command, by the order of effects, and by what the broker was told.
+//! A simulation of the core without a runtime: members of a consumer on a broker and a store that
+//! are plain tables, and a seeded scheduler of events and faults, judged by what the cores command,
+//! by the order of effects, and by what the broker was told.
 //!
-//! Safety holds in every step (lost, out of order, one key twice at once, bounds, counted, not owned, paused, draining), liveness after healing (stuck,
-//! permits or credit leaked). A seed replays: `OUTBOX_MODEL_SEED=7 cargo test ... -- --nocapture` tells what happens in it;
+//! Safety holds in every step (lost, out of order, one key twice at once, bounds, counted, not
+//! owned, paused, draining), liveness after healing (stuck, permits or credit leaked). A seed
+//! replays: `OUTBOX_MODEL_SEED=7 cargo test ... -- --nocapture` tells what happens in it;
 //! `OUTBOX_MODEL_SEEDS` is the number of seeds that each test runs.
 
 mod judge;

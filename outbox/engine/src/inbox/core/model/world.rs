@@ -1,4 +1,5 @@
-//! The world of the model: a broker, a store, members, and a scheduler that lets one thing happen after the other.
+//! The world of the model: a broker, a store, members, and a scheduler that lets one thing happen
+//! after the other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,7 +130,8 @@ impl World {
         self.start();
     }
 
-    /// A worker or the acknowledger dies. What it has said already may still be under way, behind the news of its death.
+    /// A worker or the acknowledger dies. What it has said already may still be under way, behind
+    /// the news of its death.
     pub(super) fn kill_part(&mut self, at: usize) {
         let (is_late, applied) = (self.random.bool(), self.random.bool());
         let member = &mut self.members[at];

@@ -304,7 +304,8 @@ fn a_topic_that_is_paused_waits_and_holds_up_no_other() {
     assert_eq!(jobs, [[0], [1], [4]], "the follower waits for the first");
 }
 
-/// The last delivery of its key was taken away while its topic was paused, and it came again under the next ownership.
+/// The last delivery of its key was taken away while its topic was paused, and it came again under
+/// the next ownership.
 #[test]
 fn a_key_of_a_paused_topic_that_is_taken_away_and_comes_again_is_handled_once() {
     let mut driver = Driver::new(limits());

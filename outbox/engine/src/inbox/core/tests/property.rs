@@ -32,7 +32,8 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 proptest! {
-    /// Whatever happens: a key is in one job at a time, its messages leave in order and none is lost, and handlers stay in their bounds.
+    /// Whatever happens: a key is in one job at a time, its messages leave in order and none is
+    /// lost, and handlers stay in their bounds.
     #[test]
     fn every_message_is_finished_in_the_order_of_its_key(
         acts in prop::collection::vec(act(), 1..200),

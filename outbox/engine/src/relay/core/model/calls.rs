@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    /// What nobody waits for any more may have its effect later.
+    /// A call that is no longer waited for may have its effect later.
     pub(super) fn haunt(&mut self, ghost: Ghost) {
         if self.weather.ghosts && self.random.bool() {
             let wait = MS * self.random.u32(0..6_000);
@@ -408,7 +408,7 @@ impl World {
         Ok(())
     }
 
-    /// What a relay sends it owns, by the clock of the database: nobody else sends it beside it.
+    /// What a relay sends it owns, by the clock of the database: no other relay sends it beside it.
     fn judge_owner(&self, at: usize, which: usize, stored: &Stored) -> Judged {
         let relay = &self.relays[at];
         let epoch = relay.batches[which].batch.epochs.get(&stored.bucket).copied();

@@ -1,4 +1,5 @@
-//! The cast of the model: a few topics and keys. Two keys share a sequence shard, and two others a bucket; all others are apart.
+//! The cast of the model: a few topics and keys. Two keys share a sequence shard, and two others a
+//! bucket; all others are apart.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,4 +1,5 @@
-//! One step: somebody writes, an operator does something, something breaks, time passes, or a relay goes on.
+//! One step: somebody writes, an operator does something, something breaks, time passes, or a relay
+//! goes on.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use super::relay::Source;
 use super::world::{MS, World};
 use super::{Plan, Sabotage};
 
-/// What may go wrong in this world. Each seed has its own: where everything breaks at once, little of it is ever under way for long.
+/// What may go wrong in this world. Each seed has its own: where everything breaks at once, little
+/// of it is ever under way for long.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weather {
     pub(super) store: bool,
@@ -23,11 +25,14 @@ pub(super) struct Weather {
     pub(super) operators: bool,
     pub(super) restores: bool,
     pub(super) puts_back: bool,
+    /// The counters of sequence shards go back without the messages.
+    counters: bool,
     /// Calls that hung have their effect later.
     pub(super) ghosts: bool,
     /// The first transaction mostly stays open.
     long_writers: bool,
-    /// The database's clock is also set back, so that leases that were over are not any more; else only forward.
+    /// The database's clock is also set back, so that leases that were over are not any more; else
+    /// only forward.
     clock_goes_back: bool,
     /// While it heals, one transaction stays open, and one topic paused.
     pub(super) lasting: bool,
@@ -41,6 +46,8 @@ impl Weather {
         let [clocks, restores, puts_back, ghosts, lasting] =
             [seldom(), seldom(), seldom(), seldom(), seldom()];
         let [long_writers, clock_goes_back] = [random.u32(0..3) == 0, random.bool()];
+        // A draw of its own, which changes no other.
+        let counters = plan.random(u32::MAX).u32(0..5) == 0;
         let mut weather = Self {
             store,
             broker,
@@ -49,6 +56,7 @@ impl Weather {
             operators,
             restores,
             puts_back,
+            counters,
             ghosts,
             lasting,
             long_writers,
@@ -64,6 +72,7 @@ impl Weather {
     fn turn_to(&mut self, sabotage: Sabotage) {
         match sabotage {
             Sabotage::SettlesWithoutId | Sabotage::LifeIgnored => self.restores = true,
+            Sabotage::OnlyMainWaits => self.counters = true,
             Sabotage::NeverLooksBelow => self.puts_back = true,
             Sabotage::LapseCounts => self.clocks = true,
             Sabotage::PassedForgotten => self.lasting = true,
@@ -181,13 +190,39 @@ impl World {
         if !self.weather.operators {
             return;
         }
-        let (mut of, now) = (self.random.usize(..KEYS), self.database_now());
+        let of = self.random.usize(..KEYS);
         let resumes = self.route_paused && self.random.bool();
-        let what = match self.random.u32(0..12) {
+        let done = match self.random.u32(0..12) {
             _ if resumes => {
                 self.route_paused = false;
-                "operator resumes the route"
+                Some((of, "operator resumes the route"))
             }
+            draw @ 0..8 => self.steer(of, draw),
+            8 if self.random.bool() => {
+                self.store.purge();
+                Some((of, "operator purges dead letters"))
+            }
+            8..10 => {
+                let topic = self.random.usize(..TOPICS);
+                self.paused[topic] ^= true;
+                let pauses = self.paused[topic];
+                Some((of, if pauses { "operator pauses a topic" } else { "operator resumes a topic" }))
+            }
+            10 if self.random.bool() => {
+                self.route_paused = true;
+                Some((of, "operator pauses the route"))
+            }
+            _ => self.start_or_stop().map(|what| (of, what)),
+        };
+        let Some((of, what)) = done else { return };
+        self.count(what);
+        self.say(|| format!("{what}: k{of}"));
+    }
+
+    /// An operator does something to a key. Returns the key and what it was.
+    fn steer(&mut self, mut of: usize, draw: u32) -> Option<(usize, &'static str)> {
+        let now = self.database_now();
+        let what = match draw {
             0 => {
                 self.store.hold(of);
                 "operator holds a key"
@@ -204,7 +239,7 @@ impl World {
                 self.store.discard(of);
                 "operator discards a key"
             }
-            6..8 => {
+            _ => {
                 let mends = self.random.bool();
                 of = self.store.tables.dead.first().map_or(of, |(dead, _)| *dead);
                 let ids = self.store.requeue(of);
@@ -215,39 +250,26 @@ impl World {
                     }
                 }
                 if ids.is_empty() {
-                    return;
+                    return None;
                 }
                 self.wake();
                 "operator requeues dead letters"
             }
-            8 if self.random.bool() => {
-                self.store.purge();
-                "operator purges dead letters"
-            }
-            8..10 => {
-                let topic = self.random.usize(..TOPICS);
-                self.paused[topic] ^= true;
-                if self.paused[topic] { "operator pauses a topic" } else { "operator resumes a topic" }
-            }
-            10 if self.random.bool() => {
-                self.route_paused = true;
-                "operator pauses the route"
-            }
-            _ if self.relays.len() < 4 => {
-                self.start();
-                "relay that is started"
-            }
-            _ => {
-                let at = self.random.usize(..self.relays.len());
-                if self.relays.len() < 2 || std::mem::replace(&mut self.relays[at].stopping, true) {
-                    return;
-                }
-                self.relays[at].answer(Source::Below, Event::Drain);
-                "relay that is stopped"
-            }
         };
-        self.count(what);
-        self.say(|| format!("{what}: k{of}"));
+        Some((of, what))
+    }
+
+    fn start_or_stop(&mut self) -> Option<&'static str> {
+        if self.relays.len() < 4 {
+            self.start();
+            return Some("relay that is started");
+        }
+        let at = self.random.usize(..self.relays.len());
+        if std::mem::replace(&mut self.relays[at].stopping, true) {
+            return None;
+        }
+        self.relays[at].answer(Source::Below, Event::Drain);
+        Some("relay that is stopped")
     }
 
     fn fault(&mut self) -> Judged {
@@ -274,6 +296,7 @@ impl World {
                     self.count("rows put back by hand");
                 }
             }
+            19 if self.weather.counters => self.age_counters(),
             19 if self.weather.restores => self.age_marks(),
             _ => {}
         }
@@ -366,7 +389,8 @@ impl World {
         self.say(|| format!("the database's clock is set by {span:?}"));
     }
 
-    /// The database is restored from a backup: what was committed last is lost, and all connections are cut.
+    /// The database is restored from a backup: what was committed last is lost, and all connections
+    /// are cut.
     fn back_up_or_restore(&mut self) -> Judged {
         if self.backup.is_none() || self.random.u32(0..3) == 0 {
             self.backup = Some(self.store.back_up());
@@ -406,5 +430,21 @@ impl World {
             }
             self.count("marks restored from a backup");
         }
+    }
+
+    /// The counters of sequence shards alone come out of an older backup, or are lost.
+    fn age_counters(&mut self) {
+        if self.store.ordering != Ordering::Stripes {
+            return;
+        }
+        if self.backup.is_none() && self.random.bool() {
+            self.backup = Some(self.store.back_up());
+            self.count("backup");
+            return;
+        }
+        self.store.age_counters(self.backup.as_ref());
+        self.was_misplaced = true;
+        self.say(|| "the counters of all shards go back".to_owned());
+        self.count("counters restored from a backup, or lost");
     }
 }

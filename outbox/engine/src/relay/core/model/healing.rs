@@ -36,7 +36,8 @@ impl World {
         (0..KEYS).try_for_each(|of| self.store.ledger.is_complete(of))
     }
 
-    /// A writer stays that holds the horizon back, and the first topic is paused with more in it than a fetch brings.
+    /// A writer stays that holds the horizon back, and the first topic is paused with more in it
+    /// than a fetch brings.
     fn let_things_last(&mut self) {
         self.paused[0] = true;
         let ordering = self.store.ordering;

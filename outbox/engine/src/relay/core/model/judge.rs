@@ -37,7 +37,7 @@ pub(super) struct Fate {
     /// Its place among those of its key, in the order of commits.
     place: usize,
     pub(super) arrived: bool,
-    /// It waits for nobody: a dead letter, or what a restore lost.
+    /// It need not arrive: a dead letter, or what a restore lost.
     pub(super) out: bool,
     pub(super) malformed: bool,
     /// Never delivered; with whether that is said at once.
@@ -93,7 +93,8 @@ impl Ledger {
         self.committed[fate.of].push(serial);
     }
 
-    /// A restore lost what was committed last: whatever is not `there` any more and never arrived is out. Consumers get a new source.
+    /// A restore lost what was committed last: whatever is not `there` any more and never arrived
+    /// is out. Consumers get a new source.
     pub(super) fn restore(&mut self, is_there: impl Fn(usize) -> bool) {
         for (at, fate) in self.fates.iter_mut().enumerate() {
             fate.out |= !fate.arrived && !is_there(at + 1);

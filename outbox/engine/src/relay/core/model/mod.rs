@@ -1,11 +1,14 @@
-//! A simulation of the core without a runtime: cores on a store and a broker that are plain tables, and a seeded scheduler of events and faults, judged by
-//! what arrives at the broker and by what the store holds.
+//! A simulation of the core without a runtime: cores on a store and a broker that are plain tables,
+//! and a seeded scheduler of events and faults, judged by what arrives at the broker and by what
+//! the store holds.
 //!
-//! Safety holds in every step (lost, phantom, out of order, a consumer that drops what it never handled, two owners that send at once, a batch begun
-//! without leases or while paused, a mark that passes a row, a budget that is not what the table holds), liveness after healing.
+//! Safety holds in every step (lost, phantom, out of order, a consumer that drops what it never
+//! handled, two owners that send at once, a batch begun without leases or while paused, a mark that
+//! passes a row, a budget that is not what the table holds), liveness after healing.
 //!
-//! It is compiled for tests, and with the feature `simulation` for the program `examples/simulate.rs`, which runs as many seeds as there is time
-//! for, shrinks one that fails, and tells its story.
+//! It is compiled for tests, and with the feature `simulation` for the program
+//! `examples/simulate.rs`, which runs as many seeds as there is time for, shrinks one that fails,
+//! and tells its story.
 
 mod audit;
 mod broker;

@@ -1,4 +1,5 @@
-//! What is run: a seed, and the steps of it that happen. Each step has draws of its own, so that one that is left out changes no other.
+//! What is run: a seed, and the steps of it that happen. Each step has draws of its own, so that
+//! one that is left out changes no other.
 
 use std::ops::Range;
 
@@ -55,8 +56,9 @@ impl Plan {
         }
     }
 
-    /// The smallest plan that is found of those that fail in the same way: without steps behind the failure, with one relay, then without half of
-    /// the steps, a quarter, and so on down to single ones.
+    /// The smallest plan that is found of those that fail in the same way: without steps behind the
+    /// failure, with one relay, then without half of the steps, a quarter, and so on down to single
+    /// ones.
     #[must_use]
     pub fn shrunk(&self, ran: &Ran) -> Self {
         let Some(kind) = ran.violation.as_ref().map(|violation| violation.kind) else { return self.clone() };

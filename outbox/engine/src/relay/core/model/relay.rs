@@ -92,7 +92,8 @@ pub(super) struct Relay {
     pub(super) drained: Option<LowWater>,
     /// What the core was told of pauses.
     pub(super) paused: Paused,
-    /// Rows that the broker confirmed, and that may be removed: once for each batch, of whichever incarnation.
+    /// Rows that the broker confirmed, and that may be removed: once for each batch, of whichever
+    /// incarnation.
     confirmed: BTreeSet<(RowId, u64, u64)>,
 }
 
@@ -144,7 +145,8 @@ impl Relay {
         Ok(())
     }
 
-    /// Everything that was known is dropped; what was delivered is still to be removed, and counts until then.
+    /// Everything that was known is dropped; what was delivered is still to be removed, and counts
+    /// until then.
     pub(super) fn begin_anew(&mut self, core: Core, now: Duration) {
         self.core = core;
         self.incarnation += 1;
@@ -234,7 +236,7 @@ impl Relay {
             let confirmed = self.confirmed.range((*row, 0, 0)..=(*row, u64::MAX, u64::MAX)).next().copied();
             if !confirmed.is_some_and(|confirmed| self.confirmed.remove(&confirmed)) {
                 let (serial, at) = (serial_of(row.id), row.position);
-                let words = format!("m{serial} at {at} is to be removed, and nobody confirmed it");
+                let words = format!("m{serial} at {at} is to be removed, and was not confirmed");
                 return Err(broken("removed", None, words));
             }
         }
@@ -243,7 +245,8 @@ impl Relay {
         Ok(())
     }
 
-    /// Whether rows of these buckets are still to be removed, of those that this incarnation delivered.
+    /// Whether rows of these buckets are still to be removed, of those that this incarnation
+    /// delivered.
     pub(super) fn removes(&self, buckets: &BucketSet, ledger: &super::judge::Ledger) -> bool {
         let own = self.removals.iter().filter(|removal| removal.incarnation == self.incarnation);
         own.flat_map(|removal| &removal.rows).any(|row| buckets.contains(bucket(ledger.fate(row.id).of)))
@@ -263,7 +266,8 @@ impl Relay {
         self.confirmed.extend(rows.into_iter().map(|row| (row, incarnation, number)));
     }
 
-    /// Gives a batch to a publisher, which looks at the clock and the epochs, and asks the transport what it can carry.
+    /// Gives a batch to a publisher, which looks at the clock and the epochs, and asks the
+    /// transport what it can carry.
     fn begin(
         &mut self,
         batch: PublishCommand,

@@ -1,4 +1,5 @@
-//! Plausible mistakes: parts of the core, or of what it rests on, that are left out. The model must find each of them.
+//! Plausible mistakes: parts of the core, or of what it rests on, that are left out. The model must
+//! find each of them.
 
 use outbox_contract::backend::Ordering;
 
@@ -74,7 +75,8 @@ sabotages! {
     TakeoverAtLowest on Stripes: "a bucket that is taken over counts as seen below its lowest row",
     GapAtMain on Stripes: "a topic that is closed has seen what the main window has",
     BelowWithoutMarks on Stripes: "a look below believes that nothing was committed meanwhile",
-    NeverLooksBelow: "nobody looks below what was read",
+    OnlyMainWaits on Stripes: "rows of a shard whose counter went back wait in the main window alone",
+    NeverLooksBelow: "no check looks below what was read",
     // What is sent, and what became of it.
     UnknownIsDelivered: "an unknown outcome counts as delivered",
     BlockedIsDelivered: "a message that was blocked counts as delivered",
@@ -95,7 +97,7 @@ sabotages! {
     StaleIsDone: "a transition that the store refused as stale counts as made",
     ResumeTakesNext: "the next parked message is removed with those that were delivered",
     RetryLostOnPause: "a retry that is dropped when its topic closes is not due again",
-    ReleaseUnseen: "nobody asks for keys that an operator released",
+    ReleaseUnseen: "keys that an operator released are not asked for",
     HeldIsDue: "the store says that a held key is due",
     // Topics.
     ForgetFlagLost: "a batch that is out when its topic closes goes on when it is back",

@@ -1,4 +1,5 @@
-//! The store of the model: the hot table with its writers, leases, and how far shards are committed, as the contract says.
+//! The store of the model: the hot table with its writers, leases, and how far shards are
+//! committed, as the contract says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -85,7 +86,8 @@ impl Store {
         self.open.push(Transaction { name: self.begun, rows: Vec::new(), appended: [0; SHARDS] });
     }
 
-    /// The lock of the key, of its shard or of the database is held from append to commit, and the position is taken under it.
+    /// The lock of the key, of its shard or of the database is held from append to commit, and the
+    /// position is taken under it.
     pub(super) fn append(&mut self, transaction: usize, of: usize, rows: usize) -> bool {
         if self.is_locked(of, Some(transaction)) {
             return false;
@@ -114,7 +116,8 @@ impl Store {
         if self.ordering != Ordering::Stripes {
             return Position(*last);
         }
-        // No two shards have one in common. It is above the last one of the shard, whatever the clock shows.
+        // No two shards have one in common. It is above the last one of the shard, whatever the
+        // clock shows.
         let (shard, shards) = (shard_of(of), SHARDS as i64);
         let at = |turn: i64| Position(turn * shards + shard as i64);
         let clock = at(*last + self.ahead[shard]);
@@ -237,7 +240,8 @@ impl Store {
         Position(self.tables.last)
     }
 
-    /// Those that have taken a position; some stores also count those that are about to. `last` was read before.
+    /// Those that have taken a position; some stores also count those that are about to. `last` was
+    /// read before.
     pub(super) fn writers(&self, all: bool, last: Position) -> Writers {
         let writing = self.open.iter().filter(|open| all || !open.rows.is_empty());
         Writers { open: writing.map(|open| open.name.to_string()).collect(), last }
@@ -285,7 +289,8 @@ impl Store {
         Tables { low_water, ..self.tables.clone() }
     }
 
-    /// The database is restored: what was committed since the backup is lost, and its positions come back for other messages.
+    /// The database is restored: what was committed since the backup is lost, and its positions
+    /// come back for other messages.
     pub(super) fn restore(&mut self, backup: &Tables) {
         self.life += 1;
         self.tables = backup.clone();
@@ -306,7 +311,14 @@ impl Store {
         self.ledger.restore(|serial| there[serial]);
     }
 
-    /// Rows that were removed are put back by themselves, as by somebody who restores one table. Says which.
+    /// The counters of shards alone go back to those of a backup, or to nothing.
+    pub(super) fn age_counters(&mut self, backup: Option<&Tables>) {
+        let Tables { marks, numbers, .. } = backup.cloned().unwrap_or_default();
+        (self.tables.marks, self.tables.numbers) = (marks, numbers);
+    }
+
+    /// Rows that were removed are put back by themselves, as by somebody who restores one table.
+    /// Says which.
     pub(super) fn put_back(&mut self, count: usize) -> Vec<String> {
         let mut back = Vec::new();
         for (of, stored) in self.removed.drain(..).rev().take(count).collect::<Vec<_>>() {

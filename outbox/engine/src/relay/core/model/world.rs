@@ -1,4 +1,5 @@
-//! The world of the model: a store, a broker, relays, and what they do to each other, one thing after the other.
+//! The world of the model: a store, a broker, relays, and what they do to each other, one thing
+//! after the other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +35,8 @@ pub(super) struct World {
     pub(super) now: Duration,
     /// How far the database's clock is ahead.
     pub(super) database_ahead: Duration,
-    /// Until when leases that were counted on may have ended early, since the database's clock was set.
+    /// Until when leases that were counted on may have ended early, since the database's clock was
+    /// set.
     pub(super) jumped_until: Duration,
     /// The same, since a call that gave buckets back had its effect late.
     pub(super) given_back_until: Duration,
@@ -260,7 +262,8 @@ impl World {
         Ok(())
     }
 
-    /// The store can't be relied on: what is known is dropped. Batches that are out are waited for, and what they delivered is removed.
+    /// The store can't be relied on: what is known is dropped. Batches that are out are waited for,
+    /// and what they delivered is removed.
     pub(super) fn begin_anew(&mut self, at: usize) -> Judged {
         let name = self.relays[at].name;
         self.say(|| format!("relay {name} begins anew"));
@@ -279,7 +282,7 @@ impl World {
         Ok(())
     }
 
-    /// What a relay had asked the broker for may arrive, though nobody waits for it.
+    /// What a relay had asked the broker for may arrive, though it is no longer waited for.
     pub(super) fn leave_in_flight(&mut self, at: usize) {
         let Self { relays, broker, random, now, .. } = self;
         for out in &relays[at].batches {

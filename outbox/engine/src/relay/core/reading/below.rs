@@ -9,6 +9,11 @@
 //! - A row above all marks, although a commit moves both at once, has counters that are not its
 //!   own.
 //!
+//! A check covers the main window alone, and takes some of what others have passed for late
+//! commits. So it is not what such rows wait for: a fetch through any window that shows a row where
+//! none should be makes the rows of its shard wait, in all windows, and then all windows go back to
+//! the beginning.
+//!
 //! A check that finds nothing costs one scan of the index by which rows are fetched, from its
 //! beginning to the cursor. It passes over rows in flight, which are at most `max_in_flight` and
 //! are excluded by position, and over what the database has not purged yet. With sequence shards,
@@ -81,7 +86,8 @@ impl LookBelow {
         (self.next, self.unfinished) = (at, None);
     }
 
-    /// Advances the next check, because a fetch returned rows that should not be there.
+    /// Advances the next check, because a fetch returned rows that should not be there. Going back
+    /// scans as much as a check.
     fn hurry(&mut self, now: Duration) {
         let soon = now + SOON.max(self.rest);
         if soon < self.next {
@@ -141,42 +147,66 @@ impl Trusted {
 /// Rows that do not count yet, and sequence shards with rows where none should be.
 #[derive(Debug, Default)]
 pub(super) struct Early {
-    /// Highest number above its mark that was returned for each shard since the marks were read, and
-    /// the lowest position of such a row. The next marks should have reached the number.
-    shown: BTreeMap<StripeId, (i64, Position)>,
-    /// Shards with rows below the read position or above their counter. Their other rows wait for a
-    /// check: they may have been appended after rows that were missed.
+    /// Rows above their shard's mark that were returned since the marks were read. The next marks
+    /// should have reached them.
+    shown: BTreeMap<StripeId, Shown>,
+    /// Shards with rows below the read position or above their counter. All their rows wait, in
+    /// every window, until the relay has gone back to the beginning: they may have been appended
+    /// after rows that were missed or passed.
     astray: BTreeMap<StripeId, Astray>,
 }
 
-/// Rows of a shard that wait for a check.
+/// Rows of a shard above its mark.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    highest_number: i64,
+    lowest: Position,
+    highest: Position,
+}
+
+/// Rows of a shard that wait until the relay goes back.
 #[derive(Clone, Copy, Debug)]
 struct Astray {
-    /// Position of the first one.
     lowest: Position,
-    /// True if one was passed since the check began that is not finished, or when there was none.
-    is_new: bool,
+    /// Last one above the counter of the shard, if there is one.
+    above_counter: Option<Position>,
 }
 
 impl Early {
     /// Processes marks that were read after these rows were returned.
     pub(super) fn committed(&mut self, marks: &Marks) {
-        for (stripe, (number, lowest)) in std::mem::take(&mut self.shown) {
-            if number > marks.number(stripe) {
-                self.pass(stripe, lowest);
+        for (stripe, shown) in std::mem::take(&mut self.shown) {
+            if shown.highest_number > marks.number(stripe) {
+                self.wait(stripe, shown.lowest, Some(shown.highest));
             }
         }
     }
 
-    /// Makes a row of a shard wait for a check.
-    fn pass(&mut self, stripe: StripeId, position: Position) {
-        let astray = self.astray.entry(stripe).or_insert(Astray { lowest: position, is_new: true });
-        *astray = Astray { lowest: astray.lowest.min(position), is_new: true };
+    fn show(&mut self, stripe: StripeId, number: i64, position: Position) {
+        let first = Shown { highest_number: number, lowest: position, highest: position };
+        let shown = self.shown.entry(stripe).or_insert(first);
+        *shown = Shown {
+            highest_number: number.max(shown.highest_number),
+            lowest: position.min(shown.lowest),
+            highest: position.max(shown.highest),
+        };
     }
 
-    /// Returns true if rows were passed that are read again once a look has gone back to them.
+    /// Makes the rows of a shard wait until the relay goes back.
+    fn wait(&mut self, stripe: StripeId, position: Position, above_counter: Option<Position>) {
+        let astray = self.astray.entry(stripe).or_insert(Astray { lowest: position, above_counter });
+        astray.lowest = position.min(astray.lowest);
+        astray.above_counter = above_counter.max(astray.above_counter);
+    }
+
+    /// Returns true if rows wait until the relay goes back.
     pub(super) fn is_any_astray(&self) -> bool {
         !self.astray.is_empty()
+    }
+
+    /// Returns true if the rows of the shard of this one wait until the relay goes back.
+    pub(super) fn is_astray(&self, row: &FetchedRow) -> bool {
+        stripe_of(row).is_some_and(|(stripe, _)| self.astray.contains_key(&stripe.stripe))
     }
 
     /// Forgets buckets whose marks are no longer read.
@@ -197,25 +227,27 @@ impl Core {
         if stripe.bucket() != bucket {
             return false;
         }
-        if !plan.marks.cover(row) && !self.reading.trusted.covers(row) {
-            let position = row.position();
-            let shown = self.reading.early.shown.entry(stripe).or_insert((number, position));
-            *shown = (number.max(shown.0), position.min(shown.1));
+        let position = row.position();
+        let is_above = !plan.marks.cover(row) && !self.reading.trusted.covers(row);
+        let is_main = plan.turn == Turn::Wide(None);
+        let is_astray =
+            self.reading.early.astray.contains_key(&stripe) && (is_main || !sabotaged!(self, OnlyMainWaits));
+        if is_above && !is_astray {
+            self.reading.early.show(stripe, number, position);
+            // The next marks may have reached it.
+            self.looking.early = true;
             return true;
         }
-        // In an intact shard, this row would be above the mark as well.
-        let passes = self.reading.early.shown.contains_key(&stripe);
-        // A check is about the main window.
-        let is_main = plan.turn == Turn::Wide(None);
+        // In an intact shard, a row behind one above the mark would be above the mark as well.
+        let follows = self.reading.early.shown.contains_key(&stripe);
         let main = &self.reading.windows.main;
         let is_missed = is_main
-            && row.position() <= main.cursor
+            && position <= main.cursor
             && number <= main.seen.number(stripe)
             && !self.is_elsewhere(row);
-        let early = &mut self.reading.early;
-        let waits = passes || is_missed || (is_main && early.astray.contains_key(&stripe));
+        let waits = follows || is_missed || is_astray;
         if waits {
-            early.pass(stripe, row.position());
+            self.reading.early.wait(stripe, position, is_above.then_some(position));
         }
         waits
     }
@@ -235,11 +267,16 @@ impl Core {
 
     /// Starts a check below the read position, if it is time. Nothing waits for the answer.
     pub(in crate::relay::core) fn begin_looking_below(&mut self) {
-        if !self.reading.early.astray.is_empty() {
+        let is_any_astray = self.reading.early.is_any_astray();
+        if is_any_astray {
             self.below.hurry(self.now);
         }
         if self.below.under_way.is_some() || self.now < self.below.next {
             return;
+        }
+        if is_any_astray {
+            // The rows are known, so nothing is asked.
+            return self.found_below(None, self.reading.main_cursor());
         }
         let has_shards = self.reading.has_shards();
         let unfinished = self.below.unfinished.take();
@@ -248,13 +285,17 @@ impl Core {
             return self.below.look_at(self.now + if has_shards { EVERY } else { SOON });
         };
         let check = unfinished.unwrap_or_else(|| {
-            self.reading.early.astray.values_mut().for_each(|astray| astray.is_new = false);
             let seen = has_shards.then(|| self.reading.windows.main.seen.clone());
             Check { after: request.after, until: request.until, seen }
         });
         let (number, changes) = (self.next_number(), self.reading.changes);
         self.below.under_way = Some(UnderWay { number, changes, check });
         self.commands.push(Command::LookBelow { number, request, with_marks: has_shards });
+    }
+
+    /// Returns when the relay goes back to rows that wait for it.
+    pub(in crate::relay::core) fn goes_back_at(&self) -> Option<Duration> {
+        (self.reading.early.is_any_astray() && self.below.under_way.is_none()).then_some(self.below.next)
     }
 
     /// Returns the query. `None`: nothing has been read yet.
@@ -300,15 +341,8 @@ impl Core {
         if look.changes != self.reading.changes {
             return self.below.look_at(self.now + SOON.max(rest));
         }
-        if let Some((at, cause)) = self.found_below(&look, &fetched, marks) {
-            self.below.pause = SOON;
-            self.below.look_at(self.now + SOON.max(rest));
-            let warns = self.below.warned.is_none_or(|warned| self.now.saturating_sub(warned) >= WARN_EVERY);
-            if warns {
-                self.below.warned = Some(self.now);
-            }
-            self.report(Report::BelowMark { at, mark: look.check.until, cause, warns });
-            return self.look_soon();
+        if let Some(found) = self.misplaced(&look, &fetched, marks) {
+            return self.found_below(Some(found), look.check.until);
         }
         match fetched.rows.last() {
             Some(last) if fetched.full => {
@@ -322,9 +356,8 @@ impl Core {
         }
     }
 
-    /// Handles rows that a check found: every window goes back to before them, and before all that
-    /// wait for it. Returns where they are, and the probable cause.
-    fn found_below(
+    /// Returns the first of the rows that a check should not have found, and the probable cause.
+    fn misplaced(
         &mut self,
         look: &UnderWay,
         fetched: &Fetched,
@@ -345,20 +378,51 @@ impl Core {
             let (at, before) = found.unwrap_or((row.position(), cause));
             found = Some((at, before.max(cause)));
         }
-        let early = &mut self.reading.early;
-        if found.is_none() && !fetched.full {
-            // It may have come too early for rows that were passed since it began.
-            early.astray.retain(|_, astray| astray.is_new);
+        found
+    }
+
+    /// Goes back to before a row that a check `found`. With sequence shards, it goes back to the
+    /// beginning: others may have been taken for late commits. Reports it.
+    fn found_below(&mut self, found: Option<(Position, Cause)>, mark: Position) {
+        let astray = std::mem::take(&mut self.reading.early.astray);
+        let waiting = astray.values().map(|astray| {
+            let cause = if astray.above_counter.is_some() { Cause::Counters } else { Cause::Rows };
+            (astray.lowest, cause)
+        });
+        let both = |one: (Position, Cause), two: (Position, Cause)| (one.0.min(two.0), one.1.max(two.1));
+        let Some((at, cause)) = found.into_iter().chain(waiting).reduce(both) else { return };
+        self.go_back(if self.reading.has_shards() { Position::START } else { at.before() }, &astray);
+        self.below.pause = SOON;
+        self.below.look_at(self.now + SOON.max(self.below.rest));
+        let warns = self.below.warned.is_none_or(|warned| self.now.saturating_sub(warned) >= WARN_EVERY);
+        if warns {
+            self.below.warned = Some(self.now);
         }
-        let (at, cause) = found?;
+        self.report(Report::BelowMark { at, mark, cause, warns });
+        self.look_soon();
+    }
+
+    /// Reads everything behind this position again, through every window that may have passed it.
+    fn go_back(&mut self, to: Position, astray: &BTreeMap<StripeId, Astray>) {
         self.reading.changes += 1;
-        // The fetches from there return all of these rows again.
-        let astray = std::mem::take(&mut early.astray);
-        early.shown.clear();
-        let back = astray.values().map(|astray| astray.lowest).fold(at, Position::min).before();
-        self.reading.horizon.go_back(back);
-        self.reading.windows.all_mut().for_each(|window| window.lower(back));
-        Some((at, cause))
+        // The fetches from there return these rows again, and soon.
+        self.reading.early.shown.clear();
+        self.looking.early = true;
+        for (stripe, astray) in astray {
+            if let Some(last) = astray.above_counter {
+                self.reading.trusted.trust(*stripe, last);
+            }
+        }
+        self.reading.horizon.go_back(to);
+        self.reading.windows.all_mut().for_each(|window| window.lower(to));
+        // The windows of keys stop at rows that wait. They have passed what is put back below.
+        let buckets: BucketSet = astray.keys().map(|stripe| stripe.bucket()).collect();
+        for key in self.table.select(|state| buckets.contains(state.bucket)) {
+            let window = self.table.get_mut(key).and_then(|state| state.window.as_mut());
+            if let Some(window) = window {
+                window.cursor = window.cursor.min(to);
+            }
+        }
     }
 }
 

@@ -25,8 +25,9 @@
 //! they may be below C, because other shards have run ahead. The relay reads the marks before each
 //! fetch. A window then begins at min(C, N), where N is below everything committed since the marks
 //! of its last fetch. A row above its shard's mark was committed between the two queries. It does
-//! not count yet, because an earlier row of its shard may be below the start of the fetch. A fetch
-//! that was cut short has seen nothing behind its last row, so C goes back to that.
+//! not count yet, because an earlier row of its shard may be below the start of the fetch. C stays
+//! below it. A fetch that was cut short has seen nothing behind its last row, so C goes back to
+//! that.
 //!
 //! All of this is about future commits, and assumes that positions only grow. If they went back (a
 //! sequence was set, a table was restored or imported), rows are below a cursor that no window
@@ -235,8 +236,7 @@ impl Reading {
         if !has_passed {
             self.passed = 0;
         }
-        // What is astray waits for a look, which goes through the main window.
-        let split = self.passed >= max_rows && !self.early.is_any_astray();
+        let split = self.passed >= max_rows;
         let marks = Marks::new(marks);
         self.early.committed(&marks);
         self.windows.committed(marks, self.owned, split);
@@ -387,9 +387,7 @@ impl Reading {
     /// Closes a topic: nothing of it is read until it is opened.
     pub(super) fn close_topic(&mut self, topic: &Topic, of_keys: Option<Position>) {
         self.changes += 1;
-        // The main window has passed rows of shards that are astray, and a look would have gone back to them: this one shows them in order.
-        let from = if self.early.is_any_astray() { Some(Position::START) } else { of_keys };
-        self.windows.close_topic(topic, from);
+        self.windows.close_topic(topic, of_keys);
     }
 
     /// Lowers the window of a closed topic, which is read with all its keys. Returns false if the

@@ -52,11 +52,14 @@ impl Core {
         self.reading.windows.window_mut(part).waits = false;
         let mut last = None;
         let mut passed = Vec::new();
+        let mut first_early = None;
         for row in rows {
             let position = row.position();
             if self.is_early(plan, &row) {
                 last = Some(position);
-                self.looking.early = true;
+                if !self.reading.early.is_astray(&row) {
+                    first_early = first_early.or(Some(position));
+                }
                 continue;
             }
             match self.take_row(plan, row) {
@@ -83,6 +86,10 @@ impl Core {
         let horizon = &mut self.reading.horizon;
         horizon.seen = horizon.seen.max(last.unwrap_or_default()).max(reached);
         self.advance(part, plan, last, full, &passed);
+        if let Some(position) = first_early {
+            // The gap may have ended, and then the main window reads it.
+            self.reading.windows.window_mut(part).stay_below(position);
+        }
     }
 
     fn advance(
@@ -126,8 +133,9 @@ impl Core {
         for row in rows {
             let position = row.position();
             if self.is_early(plan, &row) {
-                self.looking.early = true;
-                full = true;
+                // What waits until the relay goes back is read from the beginning then, through the
+                // wide windows.
+                full = !self.reading.early.is_astray(&row);
                 break;
             }
             let taken = self.take_row(plan, row);

@@ -101,6 +101,11 @@ impl Window {
         self.passed.clear();
     }
 
+    /// Keeps the cursor below a row that does not count yet. There need be nothing more to read now.
+    pub(super) fn stay_below(&mut self, position: Position) {
+        self.cursor = self.cursor.min(position.before());
+    }
+
     /// Takes over the keys of another window: only what both have seen counts as seen.
     pub(super) fn join(&mut self, other: &Self, ordering: Ordering) {
         self.lower(other.floor(ordering));

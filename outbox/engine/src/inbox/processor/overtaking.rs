@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use outbox_contract::backend::Dedup;
 use outbox_contract::{KeyId, Message, MessageId};
 
-/// The first message that is behind others while a later one of its key is not: each is asked about with what is committed by then, and what was
-/// in the way of the first may be finished when the second is asked about. The second must not be handled before the first (P4).
+/// The first message that is behind others while a later one of its key is not: each is asked about
+/// with what is committed by then, and what was in the way of the first may be finished when the
+/// second is asked about. The second must not be handled before the first (P4).
 pub(crate) fn overtaking(messages: &[&Message], handled_ids: &[Dedup]) -> Option<MessageId> {
     let mut behind: BTreeMap<KeyId, MessageId> = BTreeMap::new();
     for (message, deduplication) in messages.iter().zip(handled_ids) {

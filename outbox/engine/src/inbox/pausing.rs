@@ -26,10 +26,12 @@ impl Pausing {
         *self = Self::default();
     }
 
-    /// Returns true if it is paused, by what the store told last, to a heartbeat that began at `begun`.
+    /// Returns true if it is paused, by what the store told last, to a heartbeat that began at
+    /// `begun`.
     ///
-    /// From the first heartbeat on that began when the pause was in the store, the store says when it is over, whoever ends it: somebody may have done so
-    /// before any heartbeat could show it. What an earlier one showed is of before: also a pause, which was ended since.
+    /// From the first heartbeat on that began when the pause was in the store, the store says when
+    /// it is over, whoever ends it: somebody may have done so before any heartbeat could show it.
+    /// What an earlier one showed is of before: also a pause, which was ended since.
     pub(crate) fn look(&mut self, in_store: bool, begun: Duration) -> bool {
         if self.stored_at.is_some_and(|stored_at| begun > stored_at) {
             self.end();
@@ -69,7 +71,7 @@ mod tests {
         pausing.ask();
         pausing.stored(S);
         assert!(!pausing.look(false, S * 5));
-        // A pause that nobody knows to be in the store holds until it is asked again.
+        // A pause that is not known to be in the store holds until it is asked again.
         pausing.ask();
         assert!((0..99).all(|beat| pausing.look(false, S * beat)));
         pausing.end();

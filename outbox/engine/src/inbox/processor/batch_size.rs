@@ -1,8 +1,10 @@
-//! Number of stored messages that go into one transaction: as many as are handled in time. Pure, but for being shared.
+//! Number of stored messages that go into one transaction: as many as are handled in time. Pure,
+//! but for being shared.
 //!
-//! Whoever drains stored messages has a time for each batch, and what is not done by then is broken off. Handlers may be too slow for a whole batch,
-//! and nobody knows before. So a batch that takes too long is given up between two calls, and from then on as many are taken as were done. With a timeout for
-//! whole batches, leases would have to last as long as the slowest batch.
+//! The drain of stored messages has a time for each batch, and what is not done by then is broken
+//! off. Handlers may be too slow for a whole batch, which is not known before. So a batch that
+//! takes too long is given up between two calls, and from then on as many are taken as were done.
+//! With a timeout for whole batches, leases would have to last as long as the slowest batch.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,7 +12,8 @@ use std::time::Duration;
 /// The most messages of a transaction, as it turned out.
 #[derive(Debug)]
 pub(crate) struct BatchSize {
-    /// The longest time that one call may take, and what a transaction has until its last call begins.
+    /// The longest time that one call may take, and what a transaction has until its last call
+    /// begins.
     time: Duration,
     // A number that several read and write as they go: which of them comes last does not matter.
     most: AtomicUsize,
@@ -36,7 +39,8 @@ impl BatchSize {
         self.most.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a transaction that has taken this long is to be given up before its next call.
+    /// Returns true if a transaction that has taken this long is to be given up before its next
+    /// call.
     pub(crate) fn is_too_slow(&self, took: Duration) -> bool {
         took >= self.time
     }
