@@ -265,6 +265,7 @@ impl FilterArgs {
             before: self.before,
             limit: Some(limit.min(MAX_PER_CALL)),
             offset,
+            newest: false,
         }
     }
 

@@ -2,9 +2,11 @@
 //!
 //! Each that changes something of a key is one transaction behind a [`Fence`], and makes the key's next version.
 
+use std::sync::Arc;
+
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
-use outbox_contract::admin::{Edit, FailingKey, Filter, OutboxId};
+use outbox_contract::admin::{Actor, Edit, FailingKey, Filter, OutboxId};
 use outbox_contract::backend::rules::failing_key;
 use outbox_contract::backend::{Archive, KeyOperation, Listed, Requeue, Steered, View};
 use outbox_contract::{Admin, KeyId, MessageId, Route, StoreError, StoreErrorKind, Topic, async_trait};
@@ -178,6 +180,10 @@ fn letter(row: &Document) -> String {
 
 #[async_trait]
 impl Admin for MongoDbStore {
+    fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
+        Arc::new(self.with_actor(actor))
+    }
+
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
         browse::failing_keys(self.database(), filter).await.map_err(|failed| failed.in_step("failing_keys"))
     }

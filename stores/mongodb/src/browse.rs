@@ -161,6 +161,7 @@ async fn behind(
 /// One page of a view.
 pub(crate) async fn listed(database: &Database, view: View, filter: &Filter) -> Result<Vec<Listed>, Failed> {
     let (collection, key, at, sort) = match view {
+        View::Waiting => return Ok(Vec::new()),
         View::Parked => {
             let by_key = doc! { "route": 1, "topic": 1, "order_key": 1, "number": 1 };
             (database.parked(), "order_key", "parked_at", by_key)

@@ -230,6 +230,7 @@ create table if not exists outbox_lease (
     bucket     smallint not null,
     relay      binary(16),
     epoch      bigint not null default 0,
+    since      bigint not null default 0,
     low_water  bigint not null default 0,
     expires_at bigint,
     steps      bigint not null default 0,

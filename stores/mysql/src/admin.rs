@@ -2,7 +2,9 @@
 //!
 //! Each that changes something is one transaction; those on a key lock the key's row first and make the key's next version.
 
-use outbox_contract::admin::{Edit, FailingKey, Filter, OutboxId};
+use std::sync::Arc;
+
+use outbox_contract::admin::{Actor, Edit, FailingKey, Filter, OutboxId};
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, StripeId, View};
 use outbox_contract::{
@@ -88,6 +90,10 @@ impl MySqlStore {
 
 #[async_trait]
 impl Admin for MySqlStore {
+    fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
+        Arc::new(self.with_actor(actor))
+    }
+
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
         let columns = format!(
             "{STATE}, t.route, t.topic, t.`key`, \
@@ -107,6 +113,7 @@ impl Admin for MySqlStore {
 
     async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
         let (table, own) = match view {
+            View::Waiting => return Err(StoreError::new(StoreErrorKind::Unsupported, "waiting", "not yet")),
             View::Parked => (&PARKED, ""),
             View::DeadLetters => (&DEAD, ", t.reason, t.attempts, t.first_failure, t.last_failure"),
             View::History => (&HISTORY, ""),

@@ -193,6 +193,7 @@ async fn buckets(connection: &mut MySqlConnection, route: &Route) -> Result<Vec<
             bucket: Bucket(u8::try_from(bucket).unwrap_or_default()),
             owner: row.try_get_unchecked::<Option<&[u8]>, _>(1)?.and_then(relay_id),
             epoch: Epoch(row.try_get_unchecked(2)?),
+            since: Timestamp::from_micros(row.try_get_unchecked(5)?),
             low_water: Position(row.try_get_unchecked(3)?),
             ends_at: row.try_get_unchecked::<Option<i64>, _>(4)?.map(Timestamp::from_micros),
         })

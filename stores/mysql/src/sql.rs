@@ -106,7 +106,8 @@ pub(crate) fn relays<'r>(relays: impl IntoIterator<Item = &'r [u8]>) -> String {
 pub(crate) fn buckets(rows: &[BucketRow]) -> String {
     list(rows, |json, row| {
         let owned = u8::from(row.owner.is_some());
-        write!(json, "[{},{owned},{},{}", row.bucket.0, row.epoch.0, row.low_water.0)?;
+        let since = row.since.as_micros();
+        write!(json, "[{},{owned},{},{},{since}", row.bucket.0, row.epoch.0, row.low_water.0)?;
         row.ends_at.map_or(Ok(()), |ends_at| write!(json, ",{}", ends_at.as_micros()))?;
         json.push(']');
         Ok(())
@@ -192,11 +193,16 @@ mod tests {
         assert_eq!(numbers([]), "[]");
         assert_eq!(numbers([1, -2, 3]), "[1,-2,3]");
         let owner = Some(RelayId::from_uuid(Uuid::nil()));
-        let kept = BucketRow { owner, epoch: Epoch(3), ..BucketRow::new(Bucket(7)) };
+        let kept = BucketRow {
+            owner,
+            epoch: Epoch(3),
+            since: Timestamp::from_micros(5),
+            ..BucketRow::new(Bucket(7))
+        };
         let given_up = BucketRow { ends_at: Some(Timestamp::from_micros(9)), ..kept };
         assert_eq!(
             buckets(&[kept, given_up, BucketRow::new(Bucket(8))]),
-            "[[7,1,3,0],[7,1,3,0,9],[8,0,0,0]]"
+            "[[7,1,3,0,5],[7,1,3,0,5,9],[8,0,0,0,0]]"
         );
         let id = MessageId::from_uuid(Uuid::from_u128(0xab));
         let row = RowId { position: Position(7), id };

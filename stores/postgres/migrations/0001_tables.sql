@@ -192,6 +192,7 @@ create table outbox_lease (
     bucket     smallint not null,
     relay      uuid,
     epoch      bigint not null default 0,
+    since      bigint not null default 0,
     low_water  bigint default 0,
     expires_at bigint,
     constraint outbox_lease_pkey primary key (route, bucket)

@@ -4,7 +4,9 @@
 //! key are functions in the database, which lock the key's row before they look, and make the key's
 //! next version.
 
-use outbox_contract::admin::{Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, OutboxId};
+use std::sync::Arc;
+
+use outbox_contract::admin::{Actor, Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, OutboxId};
 use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, View, requeued};
 use outbox_contract::{
     Admin, Failure, KeyId, MessageId, Route, StoreError, StoreErrorKind, Timestamp, Topic, async_trait,
@@ -132,6 +134,10 @@ fn flows(operation: &'static str, route: &Route, key: &KeyId) -> StoreError {
 
 #[async_trait]
 impl Admin for PostgresStore {
+    fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
+        Arc::new(self.with_actor(actor))
+    }
+
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
         let query = self.filtered(&self.sql().browse_keys, filter).bind(number(filter.offset));
         self.look("failing_keys", query, |row| {
@@ -157,6 +163,7 @@ impl Admin for PostgresStore {
     async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
         let sql = self.sql();
         let (statement, at) = match view {
+            View::Waiting => return Err(StoreError::new(StoreErrorKind::Unsupported, "waiting", "not yet")),
             View::Parked => (&sql.browse_parked, "parked_at"),
             View::DeadLetters => (&sql.browse_dead, "died_at"),
             View::History => (&sql.browse_history, "delivered_at"),

@@ -84,6 +84,7 @@ pub(crate) async fn find(store: &dyn Database, view: View, ids: &[MessageId]) ->
 pub(crate) fn absent(view: View, ids: &[MessageId]) -> Failed {
     let what = match view {
         View::DeadLetters => "dead letter",
+        View::Waiting => "waiting message",
         View::Parked => "parked message",
         View::History => "message of the history",
         View::Scheduled => "scheduled message",
