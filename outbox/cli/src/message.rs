@@ -63,6 +63,9 @@ fn summary(view: View, listed: &Listed) -> Map<String, Value> {
     add("content_type", json!(&*message.content_type));
     add("occurred_at", instant(message.occurred_at));
     add("bytes", json!(message.payload.len()));
+    if let Some(trace) = trace(message) {
+        add("trace_id", json!(trace));
+    }
     if listed.stored.position != Position::START {
         add("position", json!(listed.stored.position.0));
         add("appended_at", instant(listed.stored.appended_at));
@@ -75,6 +78,12 @@ fn summary(view: View, listed: &Listed) -> Map<String, Value> {
         add("last_failure", failure(death.last_failure.as_ref()));
     }
     map
+}
+
+/// Returns the id of the trace that appended a message.
+fn trace(message: &Message) -> Option<&str> {
+    let parent = message.headers.get(outbox::backend::trace::TRACEPARENT)?;
+    parent.split('-').nth(1).filter(|id| id.len() == 32 && id.chars().all(|char| char.is_ascii_hexdigit()))
 }
 
 const fn when(view: View) -> &'static str {

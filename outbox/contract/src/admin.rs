@@ -12,10 +12,6 @@ use async_trait::async_trait;
 use crate::backend::Stored;
 use crate::backend::{Archive, KeyOperation, Listed, Steered, View};
 pub use crate::backend::{Requeue, requeued};
-pub use actor::Actor;
-pub use audit::AuditEntry;
-pub use figures::{Figure, TopicFigures, TopicTally};
-pub use ownership::{BucketOwner, Ownership, RelayStatus, RouteStatus, RouteTally};
 use crate::clock::Timestamp;
 pub use crate::edit::Edit;
 use crate::error::StoreError;
@@ -24,6 +20,10 @@ use crate::id::MessageId;
 pub use crate::id::OutboxId;
 use crate::message::Message;
 use crate::name::{Key, KeyId, Route, Topic};
+pub use actor::Actor;
+pub use audit::AuditEntry;
+pub use figures::{Figure, TopicFigures, TopicTally};
+pub use ownership::{BucketOwner, Ownership, RelayStatus, RouteStatus, RouteTally};
 
 /// Selection of messages or keys, of one route or, if said so, of all routes.
 ///
@@ -336,30 +336,19 @@ pub trait Admin: Send + Sync + 'static {
     /// of the filter are those that the operation named; ids select entries that name one of them.
     ///
     /// Maintenance removes entries at the end of their retention, by default after 90 days.
-    async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>, StoreError> {
-        let _ = filter;
-        Err(StoreError::new(crate::StoreErrorKind::Unsupported, "audit", "not yet"))
-    }
+    async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>, StoreError>;
 
     /// Returns the relays of a route, and the owner of each bucket.
-    async fn ownership(&self, route: &Route) -> Result<Ownership, StoreError> {
-        let _ = route;
-        Err(StoreError::new(crate::StoreErrorKind::Unsupported, "ownership", "not yet"))
-    }
+    async fn ownership(&self, route: &Route) -> Result<Ownership, StoreError>;
 
     /// Lists routes that have messages, relays or pauses, in the order of their names: at most
     /// [`RouteStatus::MAX`]. A store looks at a bounded number of waiting messages, so a route
     /// without a relay may be missing behind a large backlog of others.
-    async fn routes(&self) -> Result<Vec<RouteStatus>, StoreError> {
-        Err(StoreError::new(crate::StoreErrorKind::Unsupported, "routes", "not yet"))
-    }
+    async fn routes(&self) -> Result<Vec<RouteStatus>, StoreError>;
 
     /// Returns figures of the topics of a route, in the order of their names: at most
     /// [`TopicFigures::MAX`].
-    async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError> {
-        let _ = route;
-        Err(StoreError::new(crate::StoreErrorKind::Unsupported, "topics", "not yet"))
-    }
+    async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError>;
 
     /// Lists messages to publish, neither parked nor scheduled, in the order of their positions:
     /// about the order in which they were appended. A store looks at a bounded number of messages

@@ -12,7 +12,7 @@ use outbox_contract::backend::rules::micros;
 use outbox_contract::backend::{
     BUCKETS, Bucket, BucketSet, Epoch, Lease, LeaseRequest, Leased, LowWater, Paused, Position, RelayId,
 };
-use outbox_contract::{Route, Timestamp, Topic};
+use outbox_contract::{Route, Timestamp, Topic, admin};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -222,6 +222,13 @@ impl Ownership {
                     <= now.saturating_add(member.lasts.saturating_mul(2)).saturating_add(kept)
         });
         u64::try_from(before - self.relays.len()).unwrap_or_default()
+    }
+
+    /// Returns the route as operators see it.
+    pub(crate) fn view(&self) -> admin::Ownership {
+        let relays = self.relays.iter().map(|member| (member.label.clone(), member.row()));
+        let now = Timestamp::from_micros(self.now());
+        admin::Ownership::of_rows(relays, self.rows(), self.paused(), now)
     }
 
     fn paused(&self) -> Paused {

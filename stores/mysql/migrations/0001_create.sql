@@ -270,6 +270,21 @@ create table if not exists outbox_identity (
     id  binary(16) not null
 ) engine = InnoDB;
 
+-- Record of admin operations: who did what, to which messages. Ids have a space between two.
+create table if not exists outbox_audit (
+    entry     bigint not null auto_increment primary key,
+    at        bigint not null,
+    actor     varbinary(255) not null,
+    operation varbinary(64) not null,
+    route     varbinary(64),
+    topic     varbinary(249),
+    `key`     varbinary(255),
+    detail    mediumblob not null,
+    affected  bigint not null,
+    ids       mediumblob not null,
+    key outbox_audit_at (at)
+) engine = InnoDB;
+
 -- What consumers have handled, and which call noted it.
 create table if not exists outbox_handled (
     consumer    varbinary(255) not null,

@@ -232,6 +232,22 @@ create table outbox_pause (
     constraint outbox_pause_pkey primary key (route, topic)
 );
 
+-- Record of admin operations: who did what, to which messages. Ids have a space between two.
+create table outbox_audit (
+    number    bigint generated always as identity constraint outbox_audit_pkey primary key,
+    at        bigint not null,
+    actor     text not null,
+    operation text not null,
+    route     text,
+    topic     text,
+    key       text,
+    detail    text not null,
+    affected  bigint not null,
+    ids       text not null
+);
+
+create index outbox_audit_at on outbox_audit (at);
+
 -- Messages that consumers have handled. Analyzed only once the table is large: plans that were made
 -- for a few rows, and are kept, would read all of it.
 create table outbox_handled (

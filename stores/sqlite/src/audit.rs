@@ -36,7 +36,8 @@ pub(crate) async fn write(
 
 /// Returns the ids of rows that have such a column; leaves out what is none.
 pub(crate) fn ids(rows: &[SqliteRow]) -> Vec<MessageId> {
-    let id = |row: &SqliteRow| row.try_get_unchecked::<Option<&[u8]>, _>("id").ok().flatten().and_then(message_id);
+    let id =
+        |row: &SqliteRow| row.try_get_unchecked::<Option<&[u8]>, _>("id").ok().flatten().and_then(message_id);
     rows.iter().filter_map(id).collect()
 }
 
@@ -66,9 +67,10 @@ impl SqliteStore {
     }
 
     pub(crate) async fn audited(&self, filter: &Filter) -> Result<Vec<AuditEntry>, StoreError> {
-        let ids = filter.ids.as_ref().map(|ids| {
-            serde_json::Value::from_iter(ids.iter().map(ToString::to_string)).to_string()
-        });
+        let ids = filter
+            .ids
+            .as_ref()
+            .map(|ids| serde_json::Value::from_iter(ids.iter().map(ToString::to_string)).to_string());
         let statement = if filter.newest { sql::AUDIT_NEWEST } else { sql::AUDIT };
         self.look("audit", page(statement, filter).bind(ids), |row| {
             let columns = AuditColumns {

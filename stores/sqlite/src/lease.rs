@@ -77,7 +77,14 @@ async fn put(
     }
     let rows = changed.iter().map(|row| {
         let ends_at = row.ends_at.map(Timestamp::as_micros);
-        json!([row.bucket.0, row.owner.is_some(), row.epoch.0, row.low_water.0, ends_at, row.since.as_micros()])
+        json!([
+            row.bucket.0,
+            row.owner.is_some(),
+            row.epoch.0,
+            row.low_water.0,
+            ends_at,
+            row.since.as_micros()
+        ])
     });
     sqlx::query(sql::LEASE_PUT)
         .bind(route.as_str())

@@ -123,8 +123,8 @@ impl TopicTally {
     /// Returns the figures, in the order of the topics.
     #[must_use]
     pub fn finish(self) -> Vec<TopicFigures> {
-        let is_at_least = self.counted.values().any(|count| *count >= self.limit)
-            || self.topics.len() > TopicFigures::MAX;
+        let is_at_least =
+            self.counted.values().any(|count| *count >= self.limit) || self.topics.len() > TopicFigures::MAX;
         let figures = self.topics.into_values().take(TopicFigures::MAX);
         figures.map(|figures| TopicFigures { is_at_least, ..figures }).collect()
     }

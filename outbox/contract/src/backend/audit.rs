@@ -151,7 +151,9 @@ impl AuditColumns<'_> {
 fn bounds(filter: &Filter) -> Map<String, Value> {
     let mut bounds = Map::new();
     let instants = [("since", filter.since), ("before", filter.before)];
-    bounds.extend(instants.into_iter().filter_map(|(name, at)| Some((name.to_owned(), json!(at?.to_string())))));
+    bounds.extend(
+        instants.into_iter().filter_map(|(name, at)| Some((name.to_owned(), json!(at?.to_string())))),
+    );
     let numbers = [
         ("ids", filter.ids.as_ref().map(Vec::len)),
         ("limit", filter.limit),

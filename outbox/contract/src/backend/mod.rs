@@ -34,8 +34,8 @@ mod wakeup;
 pub use crate::attributes::EVENT_ID;
 pub use crate::clock::{Clock, SystemClock};
 pub use crate::id::{Epoch, Position, RelayId};
-pub use audit::{AuditColumns, AuditNote};
 pub(crate) use audit::clean;
+pub use audit::{AuditColumns, AuditNote};
 pub use backlog::Backlog;
 pub use bucket::{BUCKETS, Bucket, BucketSet};
 pub use fetch::{

@@ -14,10 +14,10 @@ use outbox_contract::admin::{
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::rules::leases::{self, BucketRow, Heartbeat, RelayRow};
 use outbox_contract::backend::{
-    Archive, AuditNote, Backlog, Bucket, BucketSet, Committed, Death, Dedup, Due, DueKey, DueRequest, FetchRequest,
-    Fetched, FetchedRow, Frontier, KeyOperation, KeyTransition, Lease, LeaseRequest, Leased, Listed,
-    LowWater, Maintained, Paused, Position, RelayId, RowId, Scope, Steered, Step, Stored, Transitioned,
-    Unserved, View, Waiting, WakeupSignal, inbox_route,
+    Archive, AuditNote, Backlog, Bucket, BucketSet, Committed, Death, Dedup, Due, DueKey, DueRequest,
+    FetchRequest, Fetched, FetchedRow, Frontier, KeyOperation, KeyTransition, Lease, LeaseRequest, Leased,
+    Listed, LowWater, Maintained, Paused, Position, RelayId, RowId, Scope, Steered, Step, Stored,
+    Transitioned, Unserved, View, Waiting, WakeupSignal, inbox_route,
 };
 use outbox_contract::{
     AppendError, Consumer, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError, StoreErrorKind,
@@ -602,9 +602,10 @@ impl Admin for ToyStore {
         let mut found: Vec<Listed> = self.run(|tables, _| match view {
             View::Waiting => {
                 let hot = tables.routes.iter().flat_map(|(route, tables)| {
-                    tables.hot.values().map(|stored| {
-                        Listed::new(route.clone(), Arc::clone(stored), stored.appended_at)
-                    })
+                    tables
+                        .hot
+                        .values()
+                        .map(|stored| Listed::new(route.clone(), Arc::clone(stored), stored.appended_at))
                 });
                 hot.collect()
             }
@@ -724,7 +725,8 @@ impl Admin for ToyStore {
 
     async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
         Ok(self.run(|tables, now| {
-            let is_removed = |_: &_, scheduled: &mut (Route, Message)| ids.contains(&scheduled.1.id);
+            let is_removed =
+                |_: &(Timestamp, i64), scheduled: &mut (Route, Message)| ids.contains(&scheduled.1.id);
             let removed = tables.scheduled.extract_if(.., is_removed);
             let removed: Vec<MessageId> = removed.map(|(_, (_, message))| message.id).collect();
             if !removed.is_empty() {
@@ -870,8 +872,7 @@ impl Tables {
                     let death = death(&state, stored.message.id, "discarded");
                     self.bury(route, Arc::clone(stored), death, now);
                 }
-                let ids: Vec<MessageId> =
-                    parked.values().map(|(_, stored)| stored.message.id).collect();
+                let ids: Vec<MessageId> = parked.values().map(|(_, stored)| stored.message.id).collect();
                 Some((Steered::discarded(ids.len() as u64), ids))
             }
         }
