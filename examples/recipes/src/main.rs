@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use outbox::admin::Filter;
+use outbox::admin::{Actor, Filter};
 use outbox::prelude::*;
 use outbox::{AppendOptions, MessageId, StoreError, Timestamp, UnknownType, inbox_route};
 use serde::{Deserialize, Serialize};
@@ -95,6 +95,13 @@ async fn requeue_topic(store: &impl Admin, topic: Topic) -> Result<u64, StoreErr
 }
 // ANCHOR_END: requeue
 
+// ANCHOR: acting_as
+/// Pauses a topic on behalf of a user, under whose name that is recorded.
+async fn pause_for(store: &impl Admin, user: &str, topic: &Topic) -> Result<(), StoreError> {
+    store.acting_as(Actor::new(user)).pause(&Route::default(), Some(topic)).await
+}
+// ANCHOR_END: acting_as
+
 // ANCHOR: purge
 /// Permanently removes dead letters of a route that are older than this many days. Returns their
 /// number.
@@ -163,6 +170,8 @@ async fn main() -> Result<(), Failed> {
     let booked = rows(store.pool()).await?;
     println!("booked {booked}");
     println!("cancelled {}", store.cancel_scheduled(&[later]).await?);
+    pause_for(&store, "ann@example.com", &topic).await?;
+    store.resume(&Route::default(), Some(&topic)).await?;
     println!("requeued {}", requeue_topic(&store, topic).await?);
     until(died).await?;
     println!("purged {}", purge_older_than(&store, &Route::default(), 0).await?);

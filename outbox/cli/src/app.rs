@@ -3,7 +3,8 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::sync::Arc;
 
-use outbox::{Store, Transport};
+use outbox::admin::Actor;
+use outbox::{Admin, Store, Transport};
 
 use crate::args::Global;
 use crate::exit::Failed;
@@ -18,13 +19,20 @@ pub(crate) struct App {
     pub(crate) settings: Settings,
     pub(crate) out: Out,
     yes: bool,
+    actor: Actor,
 }
 
 impl App {
     /// Reads the settings.
     pub(crate) fn new(global: &Global) -> Result<Self, Failed> {
         let settings = Settings::read(global)?;
-        Ok(Self { settings, out: Out::new(global.json, global.table), yes: global.yes })
+        let actor = global.actor.as_ref().map(Actor::new).unwrap_or_default();
+        Ok(Self { settings, out: Out::new(global.json, global.table), yes: global.yes, actor })
+    }
+
+    /// Returns the operations of a store, recorded under the name of this program's user.
+    pub(crate) fn acting(&self, store: &dyn Database) -> Arc<dyn Admin> {
+        store.acting_as(self.actor.clone())
     }
 
     /// Connects to the database, whose tables must be ready.

@@ -46,6 +46,9 @@ pub(crate) struct Global {
     /// Do not ask before something is removed
     #[arg(long, short, global = true)]
     pub(crate) yes: bool,
+    /// Name under which operations are recorded in the audit; by default user@host
+    #[arg(long = "as", global = true, value_name = "NAME", env = "OUTBOX_AS")]
+    pub(crate) actor: Option<String>,
     /// Log to the standard error from this level on: error, warn, info, debug or trace
     #[arg(long, global = true, value_name = "LEVEL", env = "OUTBOX_LOG")]
     pub(crate) log: Option<String>,
@@ -66,8 +69,23 @@ pub(crate) enum Command {
     Relay(RelayArgs),
     /// Show the backlog and what needs attention
     Status(StatusArgs),
+    /// Show the status again and again, with relays and topics; once where no terminal shows it
+    Top(StatusArgs),
+    /// Show relays with their leases, or the owner of each bucket
+    Relays(RelaysArgs),
+    /// Show routes with their relays and pauses
+    Routes,
+    /// Show what waits and fails by topic
+    Topics(OfRoute),
     /// Show why a key waits, and what to do
     Explain(KeyName),
+    /// Messages to publish, which wait for a relay; `show` finds a message wherever it is
+    #[command(subcommand)]
+    Messages(View),
+    /// Follow what is committed and what is delivered, as JSON lines
+    Tail(TailArgs),
+    /// Show who did what, to which messages
+    Audit(AuditArgs),
     /// Dead letters: messages that were given up
     #[command(subcommand)]
     Dead(View),
@@ -84,7 +102,14 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Keys(KeysView),
     /// Send dead letters again, each at the end of its key
-    Requeue(Select),
+    Requeue {
+        #[command(flatten)]
+        select: Select,
+        /// Correct one dead letter first: fields as JSON, under the names of `dead show --json`; `-` reads
+        /// the standard input
+        #[arg(long, value_name = "JSON", requires = "ids")]
+        edit: Option<String>,
+    },
     /// Delete dead letters for good
     Purge(Select),
     /// Send delivered messages again
@@ -174,6 +199,69 @@ pub(crate) struct StatusArgs {
     pub(crate) max_age: Duration,
 }
 
+#[derive(Args, Debug)]
+pub(crate) struct RelaysArgs {
+    /// Only of this route
+    #[arg(long)]
+    pub(crate) route: Option<Route>,
+    /// Show the owner of each bucket
+    #[arg(long)]
+    pub(crate) buckets: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct OfRoute {
+    /// The route
+    #[arg(long, default_value = "default")]
+    pub(crate) route: Route,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TailArgs {
+    /// Only of this route
+    #[arg(long)]
+    pub(crate) route: Option<Route>,
+    /// Only of this topic
+    #[arg(long)]
+    pub(crate) topic: Option<Topic>,
+    /// Only of this key
+    #[arg(long)]
+    pub(crate) key: Option<Key>,
+    /// Number of waiting messages to begin with
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 10)]
+    pub(crate) number: usize,
+    /// Pause between two looks
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time::span)]
+    pub(crate) every: Duration,
+    /// Look once, and end
+    #[arg(long)]
+    pub(crate) once: bool,
+}
+
+impl TailArgs {
+    /// Returns the filter of what is followed.
+    pub(crate) fn filter(&self) -> Filter {
+        Filter {
+            route: self.route.clone(),
+            topic: self.topic.clone(),
+            key: self.key.clone(),
+            ..Filter::all_routes()
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct AuditArgs {
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Only operations that name this message
+    #[arg(long, value_name = "ID")]
+    pub(crate) message: Option<MessageId>,
+    /// Show the oldest first
+    #[arg(long, conflicts_with = "newest")]
+    pub(crate) oldest: bool,
+}
+
 /// One key.
 #[derive(Args, Debug)]
 pub(crate) struct KeyName {
@@ -245,6 +333,9 @@ pub(crate) struct FilterArgs {
     /// Number to skip, for paging
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) offset: usize,
+    /// The newest first: of messages that wait for a relay, and of the audit
+    #[arg(long)]
+    pub(crate) newest: bool,
 }
 
 impl FilterArgs {
@@ -267,6 +358,7 @@ impl FilterArgs {
             before: self.before,
             limit: Some(limit.min(MAX_PER_CALL)),
             offset,
+            newest: self.newest,
         }
     }
 

@@ -14,6 +14,7 @@ use crate::time;
 pub(crate) const fn head(view: View) -> &'static [&'static str] {
     match view {
         View::DeadLetters => &["id", "route", "topic", "key", "type", "died at", "reason", "tries", "error"],
+        View::Waiting => &["id", "route", "topic", "key", "type", "position", "appended at"],
         View::Parked => &["id", "route", "topic", "key", "type", "position", "parked at"],
         View::History => &["id", "route", "topic", "key", "type", "position", "delivered at"],
         View::Scheduled => &["id", "route", "topic", "key", "type", "due at"],
@@ -37,7 +38,7 @@ pub(crate) fn row(view: View, listed: &Listed) -> Row {
             death.attempts.to_string(),
             death.last_failure.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
         ]),
-        (View::Parked | View::History, _) => {
+        (View::Waiting | View::Parked | View::History, _) => {
             cells.extend([listed.stored.position.to_string(), time::at(listed.at)]);
         }
         (View::DeadLetters | View::Scheduled, _) => cells.push(time::at(listed.at)),
@@ -62,6 +63,9 @@ fn summary(view: View, listed: &Listed) -> Map<String, Value> {
     add("content_type", json!(&*message.content_type));
     add("occurred_at", instant(message.occurred_at));
     add("bytes", json!(message.payload.len()));
+    if let Some(trace) = trace(message) {
+        add("trace_id", json!(trace));
+    }
     if listed.stored.position != Position::START {
         add("position", json!(listed.stored.position.0));
         add("appended_at", instant(listed.stored.appended_at));
@@ -76,9 +80,16 @@ fn summary(view: View, listed: &Listed) -> Map<String, Value> {
     map
 }
 
+/// Returns the id of the trace that appended a message.
+fn trace(message: &Message) -> Option<&str> {
+    let parent = message.headers.get(outbox::backend::trace::TRACEPARENT)?;
+    parent.split('-').nth(1).filter(|id| id.len() == 32 && id.chars().all(|char| char.is_ascii_hexdigit()))
+}
+
 const fn when(view: View) -> &'static str {
     match view {
         View::DeadLetters => "died_at",
+        View::Waiting => "appended_at",
         View::Parked => "parked_at",
         View::History => "delivered_at",
         View::Scheduled => "due_at",

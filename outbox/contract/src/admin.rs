@@ -1,5 +1,10 @@
 //! Admin operations: inspect failed messages and decide their fate.
 
+mod actor;
+mod audit;
+mod figures;
+mod ownership;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -15,6 +20,10 @@ use crate::id::MessageId;
 pub use crate::id::OutboxId;
 use crate::message::Message;
 use crate::name::{Key, KeyId, Route, Topic};
+pub use actor::Actor;
+pub use audit::AuditEntry;
+pub use figures::{Figure, TopicFigures, TopicTally};
+pub use ownership::{BucketOwner, Ownership, RelayStatus, RouteStatus, RouteTally};
 
 /// Selection of messages or keys, of one route or, if said so, of all routes.
 ///
@@ -48,11 +57,11 @@ pub struct Filter {
     pub key: Option<Key>,
     /// Only these messages. An empty list selects none. `None`: all.
     pub ids: Option<Vec<MessageId>>,
-    /// Only messages that were set aside, delivered, or (if scheduled) are due, at or after this
-    /// instant.
+    /// Only messages that were set aside, delivered, (if they wait) appended, or (if scheduled) are
+    /// due, at or after this instant.
     pub since: Option<Timestamp>,
-    /// Only messages that were set aside, delivered, or (if scheduled) are due, before this
-    /// instant.
+    /// Only messages that were set aside, delivered, (if they wait) appended, or (if scheduled) are
+    /// due, before this instant.
     pub before: Option<Timestamp>,
     /// Maximum number of results, oldest first; 0 selects none. `None` or a larger value:
     /// [`MAX_PER_CALL`].
@@ -62,6 +71,9 @@ pub struct Filter {
     /// [`MAX_BYTES_PER_CALL`]. `requeue` and `purge` remove what they find, so they ignore
     /// `offset` and begin with the oldest that remains.
     pub offset: usize,
+    /// True: the newest first. [`waiting`](Admin::waiting) and [`audit`](Admin::audit) follow it; the
+    /// others list in their own order, and what changes something begins with the oldest.
+    pub newest: bool,
 }
 
 /// Maximum number of items that one call reads or changes.
@@ -85,6 +97,7 @@ impl Filter {
             before: None,
             limit: None,
             offset: 0,
+            newest: false,
         }
     }
 
@@ -108,10 +121,25 @@ impl Filter {
         self
     }
 
+    /// Lists the newest first, where a list follows that.
+    #[must_use]
+    pub const fn with_newest(mut self) -> Self {
+        self.newest = true;
+        self
+    }
+
     /// The same filter, limited to the first match from the beginning. For authors of stores.
     #[must_use]
     pub fn first(&self) -> Self {
         Self { limit: Some(self.limit().min(1)), offset: 0, ..self.clone() }
+    }
+
+    /// Returns the number of waiting messages that a store looks at for this filter. For authors of
+    /// stores.
+    #[must_use]
+    pub fn looked_at(&self) -> usize {
+        const LOOKED_AT: usize = 10_000;
+        self.offset.saturating_add(self.limit()).max(LOOKED_AT)
     }
 
     /// Returns the limit in force: at most [`MAX_PER_CALL`], and 0 if the filter selects no
@@ -229,8 +257,13 @@ impl Past {
 /// [`steer`](Self::steer), [`append_again`](Self::append_again),
 /// [`requeue_edited`](Self::requeue_edited), [`purge`](Self::purge),
 /// [`set_paused`](Self::set_paused), [`cancel_scheduled`](Self::cancel_scheduled),
-/// [`identity`](Self::identity) and [`renew_identity`](Self::renew_identity). The other methods call
-/// these, under the names that operators use.
+/// [`identity`](Self::identity), [`renew_identity`](Self::renew_identity),
+/// [`acting_as`](Self::acting_as), [`audit`](Self::audit), [`ownership`](Self::ownership),
+/// [`routes`](Self::routes) and [`topics`](Self::topics). The other methods call these, under the
+/// names that operators use.
+///
+/// Each operation that changes something writes an [`AuditEntry`] in its own transaction, under the
+/// name of the [`Actor`] of this handle: by default [`Actor::process`].
 #[async_trait]
 pub trait Admin: Send + Sync + 'static {
     /// Lists failing and held keys, the longest failing first.
@@ -238,7 +271,7 @@ pub trait Admin: Send + Sync + 'static {
 
     /// Lists messages of a view, in its order.
     ///
-    /// [`parked`](Self::parked), [`dead_letters`](Self::dead_letters), [`history`](Self::history)
+    /// [`waiting`](Self::waiting), [`parked`](Self::parked), [`dead_letters`](Self::dead_letters), [`history`](Self::history)
     /// and [`scheduled`](Self::scheduled) each show one view.
     async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError>;
 
@@ -284,6 +317,46 @@ pub trait Admin: Send + Sync + 'static {
     /// repeats of those that they had under the same `source` and `sequence`. Relays read the
     /// identity when they start.
     async fn renew_identity(&self) -> Result<OutboxId, StoreError>;
+
+    /// Returns a handle of the same outbox whose operations are recorded under this name.
+    ///
+    /// ```
+    /// # extern crate outbox_contract as outbox;
+    /// # use outbox::{Admin, StoreError};
+    /// # use outbox::admin::{Actor, Filter};
+    /// # async fn purge(store: impl Admin, signed_in: &str) -> Result<(), StoreError> {
+    /// let admin = store.acting_as(Actor::new(signed_in));
+    /// admin.purge(&Filter::all_routes()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    fn acting_as(&self, actor: Actor) -> Arc<dyn Admin>;
+
+    /// Lists operations that changed something, the oldest first, or the newest. Route, topic and key
+    /// of the filter are those that the operation named; ids select entries that name one of them.
+    ///
+    /// Maintenance removes entries at the end of their retention, by default after 90 days.
+    async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>, StoreError>;
+
+    /// Returns the relays of a route, and the owner of each bucket.
+    async fn ownership(&self, route: &Route) -> Result<Ownership, StoreError>;
+
+    /// Lists routes that have messages, relays or pauses, in the order of their names: at most
+    /// [`RouteStatus::MAX`]. A store looks at a bounded number of waiting messages, so a route
+    /// without a relay may be missing behind a large backlog of others.
+    async fn routes(&self) -> Result<Vec<RouteStatus>, StoreError>;
+
+    /// Returns figures of the topics of a route, in the order of their names: at most
+    /// [`TopicFigures::MAX`].
+    async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError>;
+
+    /// Lists messages to publish, neither parked nor scheduled, in the order of their positions:
+    /// about the order in which they were appended. A store looks at a bounded number of messages
+    /// from the beginning, or from the end for the newest, at least 10,000: what a filter selects
+    /// beyond that is not found.
+    async fn waiting(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
+        self.browse(View::Waiting, filter).await
+    }
 
     /// Lists messages parked behind failing keys, key by key, in the order of their delivery.
     async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {

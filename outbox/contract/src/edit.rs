@@ -89,6 +89,25 @@ impl Edit {
     }
 }
 
+impl Edit {
+    /// Returns the names of the fields that it replaces.
+    #[must_use]
+    pub fn fields(&self) -> Vec<&'static str> {
+        let fields = [
+            ("id", self.id.is_some()),
+            ("topic", self.topic.is_some()),
+            ("key", self.key.is_some()),
+            ("event_type", self.event_type.is_some()),
+            ("schema_version", self.schema_version.is_some()),
+            ("content_type", self.content_type.is_some()),
+            ("headers", self.headers.is_some()),
+            ("payload", self.payload.is_some()),
+            ("occurred_at", self.occurred_at.is_some()),
+        ];
+        fields.into_iter().filter(|(_, replaced)| *replaced).map(|(name, _)| name).collect()
+    }
+}
+
 /// Omits the payload and header values, which may be confidential.
 impl fmt::Debug for Edit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

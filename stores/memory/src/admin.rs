@@ -1,13 +1,17 @@
 //! The verbs of operators.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use outbox_contract::admin::{Edit, FailingKey, Filter, OutboxId};
-use outbox_contract::backend::{Archive, KeyOperation, Listed, Steered, View};
+use outbox_contract::admin::{
+    Actor, AuditEntry, Edit, FailingKey, Filter, OutboxId, Ownership, RouteStatus, TopicFigures,
+};
+use outbox_contract::backend::{Archive, AuditNote, KeyOperation, Listed, Steered, View};
 use outbox_contract::{Admin, KeyId, MessageId, Route, StoreError, StoreErrorKind, Topic, async_trait};
 
 use crate::locks::LockName;
 use crate::store::MemoryStore;
+use crate::tables::Flowing;
 
 #[async_trait]
 impl Admin for MemoryStore {
@@ -18,6 +22,7 @@ impl Admin for MemoryStore {
     async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
         let state = self.shared.state();
         Ok(match view {
+            View::Waiting => state.tables.waiting(filter),
             View::Parked => state.tables.parked(filter),
             View::DeadLetters => state.tables.dead_letters(filter),
             View::History => state.tables.history(filter),
@@ -31,16 +36,33 @@ impl Admin for MemoryStore {
         key: &KeyId,
         operation: KeyOperation,
     ) -> Result<Steered, StoreError> {
-        let steered = self.shared.statement(|tables, now| match operation {
-            KeyOperation::Hold => {
-                tables.hold(route, key, now);
-                Ok(Steered::NOTHING)
+        let note = AuditNote::on_key(&self.actor, operation, route, key);
+        let steered = self.shared.statement(|tables, now| {
+            let (steered, ids) = match operation {
+                KeyOperation::Hold => {
+                    tables.hold(route, key, now);
+                    (Steered::NOTHING, Vec::new())
+                }
+                KeyOperation::Skip => {
+                    let skipped = tables.skip(route, key, now)?;
+                    (Steered::skipped(skipped), Vec::from_iter(skipped))
+                }
+                KeyOperation::Discard => {
+                    let discarded = tables.discard(route, key, now)?;
+                    (Steered::discarded(discarded.len() as u64), discarded)
+                }
+                KeyOperation::Release => {
+                    tables.release_key(route, key, now)?;
+                    (Steered::NOTHING, Vec::new())
+                }
+            };
+            // A skip of nothing changes nothing.
+            if operation != KeyOperation::Skip || !ids.is_empty() {
+                tables.note(&note, &ids, now);
             }
-            KeyOperation::Skip => tables.skip(route, key, now).map(Steered::skipped),
-            KeyOperation::Discard => tables.discard(route, key, now).map(Steered::discarded),
-            KeyOperation::Release => tables.release_key(route, key, now).map(|()| Steered::NOTHING),
+            Ok(steered)
         });
-        steered.map_err(|_| not_failing(operation.name(), route, key))
+        steered.map_err(|_: Flowing| not_failing(operation.name(), route, key))
     }
 
     async fn append_again(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError> {
@@ -49,9 +71,13 @@ impl Admin for MemoryStore {
             Archive::History => self.shared.state().tables.history_locks(filter),
         };
         let (_locked, appendable) = self.lock(names, archive.operation()).await?;
-        let appended = self.shared.statement(|tables, now| match archive {
-            Archive::DeadLetters => tables.requeue(filter, &appendable, now),
-            Archive::History => tables.replay(filter, &appendable, now),
+        let note = AuditNote::on_messages(&self.actor, archive.operation(), filter);
+        let appended = self.shared.statement(|tables, now| {
+            let ids = match archive {
+                Archive::DeadLetters => tables.requeue(filter, &appendable, now),
+                Archive::History => tables.replay(filter, &appendable, now),
+            };
+            tables.note_some(&note, &ids, now)
         });
         self.ring_if_any(appended);
         Ok(appended)
@@ -68,22 +94,42 @@ impl Admin for MemoryStore {
         let id = message.id;
         let lock = LockName::to_append(self.shared.ordering, &letter.route, &message);
         let (_locked, _) = self.lock(BTreeSet::from([lock]), OPERATION).await?;
-        let appended = self.shared.statement(|tables, now| tables.requeue_edited(&letter, message, now));
+        let note = AuditNote::edited(&self.actor, filter, edit);
+        let appended = self.shared.statement(|tables, now| {
+            let appended = tables.requeue_edited(&letter, message, now);
+            if appended {
+                tables.note(&note, &[id], now);
+            }
+            appended
+        });
         self.ring_if_any(u64::from(appended));
         Ok(appended.then_some(id))
     }
 
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
-        Ok(self.shared.state().tables.purge(filter))
+        let note = AuditNote::on_messages(&self.actor, "purge", filter);
+        Ok(self.shared.statement(|tables, now| {
+            let ids = tables.purge(filter);
+            tables.note_some(&note, &ids, now)
+        }))
     }
 
     async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError> {
-        self.shared.state().tables.set_paused(route, topic, paused);
+        let note = AuditNote::paused(&self.actor, route, topic, paused);
+        self.shared.statement(|tables, now| {
+            if tables.set_paused(route, topic, paused) {
+                tables.note(&note, &[], now);
+            }
+        });
         Ok(())
     }
 
     async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
-        Ok(self.shared.state().tables.cancel_scheduled(ids))
+        let note = AuditNote::canceled(&self.actor);
+        Ok(self.shared.statement(|tables, now| {
+            let ids = tables.cancel_scheduled(ids);
+            tables.note_some(&note, &ids, now)
+        }))
     }
 
     async fn identity(&self) -> Result<OutboxId, StoreError> {
@@ -92,8 +138,31 @@ impl Admin for MemoryStore {
 
     async fn renew_identity(&self) -> Result<OutboxId, StoreError> {
         let identity = OutboxId::new();
-        self.shared.state().identity = identity;
+        let note = AuditNote::identity(&self.actor, identity);
+        let mut state = self.shared.state();
+        state.identity = identity;
+        state.tables.note(&note, &[], self.shared.clock.now());
         Ok(identity)
+    }
+
+    fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
+        Arc::new(Self { actor, ..self.clone() })
+    }
+
+    async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>, StoreError> {
+        Ok(self.shared.state().tables.audited(filter))
+    }
+
+    async fn ownership(&self, route: &Route) -> Result<Ownership, StoreError> {
+        Ok(self.shared.statement(|tables, now| tables.ownership(route, now)))
+    }
+
+    async fn routes(&self) -> Result<Vec<RouteStatus>, StoreError> {
+        Ok(self.shared.statement(|tables, now| tables.routes(now)))
+    }
+
+    async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError> {
+        Ok(self.shared.statement(|tables, now| tables.topics(route, now)))
     }
 }
 

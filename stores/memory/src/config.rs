@@ -25,6 +25,7 @@ pub struct MemoryStoreBuilder {
     pub(crate) ordering: Ordering,
     pub(crate) history_kept: Option<Duration>,
     pub(crate) handled_ids_kept: Duration,
+    pub(crate) audit_kept: Duration,
     pub(crate) clock: Option<Arc<dyn Clock>>,
     pub(crate) identity: Option<OutboxId>,
 }
@@ -32,6 +33,9 @@ pub struct MemoryStoreBuilder {
 impl MemoryStoreBuilder {
     /// Retention of the ids of handled messages by default: 7 days, as in every store.
     pub const HANDLED_IDS_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+    /// Retention of the audit by default: 90 days, as in every store.
+    pub const AUDIT_KEPT: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 
     /// Lets several transactions write at once, as PostgreSQL does: they wait for one another only where they write the same key.
     /// Default: one writing transaction at a time, as SQLite does.
@@ -57,6 +61,12 @@ impl MemoryStoreBuilder {
     /// Keeps ids of handled messages for this long. Default: [7 days](Self::HANDLED_IDS_KEPT).
     pub fn handled_ids_kept(mut self, kept: Duration) -> Self {
         self.handled_ids_kept = kept;
+        self
+    }
+
+    /// Keeps the record of admin operations for this long. Default: [90 days](Self::AUDIT_KEPT).
+    pub fn audit_kept(mut self, kept: Duration) -> Self {
+        self.audit_kept = kept;
         self
     }
 
@@ -91,6 +101,7 @@ impl Default for MemoryStoreBuilder {
             ordering: Ordering::Single,
             history_kept: None,
             handled_ids_kept: Self::HANDLED_IDS_KEPT,
+            audit_kept: Self::AUDIT_KEPT,
             clock: None,
             identity: None,
         }
@@ -103,6 +114,7 @@ impl std::fmt::Debug for MemoryStoreBuilder {
             .field("ordering", &self.ordering)
             .field("history_kept", &self.history_kept)
             .field("handled_ids_kept", &self.handled_ids_kept)
+            .field("audit_kept", &self.audit_kept)
             .finish_non_exhaustive()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::admin::OutboxId;
+use outbox_contract::admin::{Actor, OutboxId};
 use outbox_contract::backend::{
     Backlog, BucketSet, Clock, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease,
     LeaseRequest, Leased, LowWater, Maintained, OpenWriters, Ordering, RelayId, RowId, Stored, StripeMark,
@@ -22,6 +22,8 @@ use crate::transaction::MemoryTx;
 #[derive(Clone)]
 pub struct MemoryStore {
     pub(crate) shared: Arc<Shared>,
+    /// Whoever performs the operations of this handle.
+    pub(crate) actor: Actor,
 }
 
 /// State that the clones of a store, and its transactions, share.
@@ -72,18 +74,13 @@ impl MemoryStore {
     }
 
     pub(crate) fn with(builder: MemoryStoreBuilder) -> Self {
+        let tables = Tables::new(&builder);
         let clock = builder.clock.unwrap_or_else(|| Arc::new(RuntimeClock::starting_at(Timestamp::now())));
-        let tables = Tables::new(builder.ordering, builder.history_kept, builder.handled_ids_kept);
         let identity = builder.identity.unwrap_or_else(OutboxId::new);
         let state = Mutex::new(State { tables, locks: Locks::default(), identity, last_tx: 0 });
-        Self {
-            shared: Arc::new(Shared {
-                ordering: builder.ordering,
-                clock,
-                wakeup_signal: WakeupSignal::new(),
-                state,
-            }),
-        }
+        let wakeup_signal = WakeupSignal::new();
+        let shared = Shared { ordering: builder.ordering, clock, wakeup_signal, state };
+        Self { shared: Arc::new(shared), actor: Actor::default() }
     }
 
     /// Takes the locks of what a verb appends. They are held until the transaction is dropped.

@@ -4,7 +4,9 @@
 //! can be seen from outside comes from ordered maps, so that a run can be replayed.
 
 mod archive;
+mod audit;
 mod fetch;
+mod figures;
 mod handled_ids;
 mod keys;
 mod lease;
@@ -23,10 +25,13 @@ use std::time::Duration;
 use outbox_contract::backend::{Ordering, Position, RelayId, RowId, Stored, Writers};
 use outbox_contract::{Message, Route, Timestamp};
 
+use crate::config::MemoryStoreBuilder;
 use crate::locks::{LockName, TxId};
 use crate::transaction::Written;
 use archive::Archive;
+use audit::Audit;
 use handled_ids::HandledIds;
+pub(crate) use operate::Flowing;
 use route::RouteTables;
 use scheduled::Scheduled;
 pub use snapshot::Snapshot;
@@ -38,6 +43,7 @@ pub(crate) struct Tables {
     routes: BTreeMap<Route, RouteTables>,
     scheduled: Scheduled,
     archive: Archive,
+    audit: Audit,
     handled_ids: HandledIds,
     roles: BTreeMap<String, (RelayId, Timestamp)>,
     /// The last position given out; where there are stripes, how many were. Never goes back.
@@ -66,17 +72,14 @@ impl Appendable {
 }
 
 impl Tables {
-    pub(crate) fn new(
-        ordering: Ordering,
-        history_kept: Option<Duration>,
-        handled_ids_kept: Duration,
-    ) -> Self {
+    pub(crate) fn new(settings: &MemoryStoreBuilder) -> Self {
         Self {
-            ordering,
+            ordering: settings.ordering,
             routes: BTreeMap::new(),
             scheduled: Scheduled::default(),
-            archive: Archive::new(history_kept),
-            handled_ids: HandledIds::new(handled_ids_kept),
+            archive: Archive::new(settings.history_kept),
+            audit: Audit::new(settings.audit_kept),
+            handled_ids: HandledIds::new(settings.handled_ids_kept),
             roles: BTreeMap::new(),
             position: Position::START,
             version: 0,

@@ -2,29 +2,35 @@
 //!
 //! Each that changes something of a key is one transaction behind a [`Fence`], and makes the key's next version.
 
+use std::sync::Arc;
+
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
-use outbox_contract::admin::{Edit, FailingKey, Filter, OutboxId};
+use outbox_contract::admin::{
+    Actor, AuditEntry, Edit, FailingKey, Filter, OutboxId, Ownership, RouteStatus, TopicFigures,
+};
 use outbox_contract::backend::rules::failing_key;
-use outbox_contract::backend::{Archive, KeyOperation, Listed, Requeue, Steered, View};
+use outbox_contract::backend::{Archive, AuditNote, KeyOperation, Listed, Requeue, Steered, View};
 use outbox_contract::{Admin, KeyId, MessageId, Route, StoreError, StoreErrorKind, Topic, async_trait};
 
 use crate::again::{Again, at_once};
+use crate::audit::{self, Change, Noted};
 use crate::browse::{self, by_death, by_delivery, matching};
 use crate::database::Database;
 use crate::error::{Failed, is_refusal};
 use crate::fence::Fence;
-use crate::identity;
 use crate::keys::KeyIn;
 use crate::row;
 use crate::store::MongoDbStore;
 use crate::transaction::{Work, transact};
+use crate::{figures, identity};
 
 /// The most messages that are discarded in one transaction: what it writes is kept in memory by the server until it commits, and one that takes
 /// a minute is aborted.
 const MAX_DISCARDED: i64 = 500;
 
 struct OnKey<'a> {
+    actor: &'a Actor,
     operation: KeyOperation,
     /// Whether earlier transactions of this discard are committed.
     began: bool,
@@ -39,6 +45,13 @@ struct Done {
     dead: Vec<MessageId>,
     /// True if more of them are left for the next transaction.
     more: bool,
+    /// True if anything changed.
+    changed: bool,
+}
+
+impl Done {
+    /// Of an operation on the key alone.
+    const KEY: Self = Self { dead: Vec::new(), more: false, changed: true };
 }
 
 #[async_trait]
@@ -51,6 +64,10 @@ impl Work for OnKey<'_> {
         let (key, bucket) = (self.key, self.key.bucket());
         let key = KeyIn { database, session: &mut *session, route, key, bucket, now, step };
         let done = self.step(key).await?;
+        if done.changed {
+            let note = AuditNote::on_key(self.actor, self.operation, route, self.key);
+            audit::write(database, session, &note, now, (done.dead.len(), &done.dead)).await?;
+        }
         fence.close(database, session, route).await?;
         Ok(done)
     }
@@ -62,7 +79,7 @@ impl OnKey<'_> {
         if self.operation == KeyOperation::Hold {
             let held = failing_key::hold(state.clone(), version, now);
             key.put(state.as_ref(), Some(&held)).await?;
-            return Ok(Done::default());
+            return Ok(Done::KEY);
         }
         let Some(state) = state else {
             if self.began {
@@ -82,27 +99,32 @@ impl OnKey<'_> {
         match self.operation {
             KeyOperation::Hold | KeyOperation::Release => {
                 key.put(None, Some(&state.release(version, now))).await?;
-                Ok(Done::default())
+                Ok(Done::KEY)
             }
             KeyOperation::Skip => {
                 let dead = key.bury_parked(&state, "skipped", 1).await?;
                 if !dead.is_empty() {
                     key.put(None, Some(&state.skip(version, now))).await?;
                 }
-                Ok(Done { dead, more: false })
+                Ok(Done { changed: !dead.is_empty(), dead, more: false })
             }
             KeyOperation::Discard => {
                 let dead = key.bury_parked(&state, "discarded", MAX_DISCARDED).await?;
                 let more = key.first_parked().await?.is_some();
                 let next = more.then(|| state.clone().discard_in_part(version, now));
                 key.put(Some(&state), next.as_ref()).await?;
-                Ok(Done { dead, more })
+                Ok(Done { dead, more, changed: true })
             }
         }
     }
 }
 
 impl MongoDbStore {
+    /// Performs an operation that changes no key.
+    async fn change(&self, work: Noted<'_>) -> Result<u64, StoreError> {
+        transact(self.database(), work.note.operation, &work).await
+    }
+
     async fn on_key(&self, work: OnKey<'_>) -> Result<Done, StoreError> {
         let operation = work.operation.name();
         self.know_route(operation, work.route).await?;
@@ -139,7 +161,8 @@ impl MongoDbStore {
         }
         let mut requeue = Requeue::in_steps(rows, at_once);
         wrong.into_iter().for_each(|(letter, words)| requeue.leave_out(letter, words));
-        let done = self.append_in_steps(operation, were_dead, &mut requeue).await;
+        let note = AuditNote::on_messages(self.actor(), operation, filter);
+        let done = self.append_in_steps(&note, were_dead, &mut requeue).await;
         if requeue.count() > 0 {
             self.bell().committed();
         }
@@ -149,18 +172,18 @@ impl MongoDbStore {
 
     async fn append_in_steps(
         &self,
-        operation: &'static str,
+        note: &AuditNote,
         were_dead: bool,
         requeue: &mut Requeue<Document>,
     ) -> Result<(), StoreError> {
-        let database = self.database();
+        let (database, operation) = (self.database(), note.operation);
         while let Some(rows) = requeue.next() {
             for row in rows {
                 let route = Route::new(row.get_str("route").unwrap_or_default()).unwrap_or_default();
                 self.know_stripes(operation, &route).await?;
             }
             let leave = were_dead.then(|| database.dead());
-            match transact(database, operation, &Again { rows, leave }).await {
+            match transact(database, operation, &Again { rows, leave, note: Some(note) }).await {
                 Ok(done) => requeue.appended(u64::try_from(done).unwrap_or_default()),
                 Err(error) if were_dead && is_refusal(&error) => requeue.refused(error.to_string(), letter),
                 Err(error) => return Err(error),
@@ -178,6 +201,10 @@ fn letter(row: &Document) -> String {
 
 #[async_trait]
 impl Admin for MongoDbStore {
+    fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
+        Arc::new(self.with_actor(actor))
+    }
+
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
         browse::failing_keys(self.database(), filter).await.map_err(|failed| failed.in_step("failing_keys"))
     }
@@ -195,7 +222,7 @@ impl Admin for MongoDbStore {
     ) -> Result<Steered, StoreError> {
         let (mut steered, mut began) = (Steered::NOTHING, false);
         loop {
-            let mut done = self.on_key(OnKey { operation, began, route, key }).await?;
+            let mut done = self.on_key(OnKey { actor: self.actor(), operation, began, route, key }).await?;
             steered.buried += u64::try_from(done.dead.len()).unwrap_or_default();
             if operation == KeyOperation::Skip {
                 steered.skipped = done.dead.pop();
@@ -215,7 +242,7 @@ impl Admin for MongoDbStore {
         const OPERATION: &str = "requeue_edited";
         let database = self.database();
         let failed = |failed: Failed| failed.in_step(OPERATION);
-        let filter = filter.first();
+        let (edited, filter) = (filter, filter.first());
         let wanted = matching(&filter, "order_key", "died_at");
         let mut session = database.session().await.map_err(failed)?;
         let rows = browse::page(&mut session, database.dead(), wanted, by_death(), &filter, 0, doc! {});
@@ -226,7 +253,8 @@ impl Admin for MongoDbStore {
         let route = Route::new(row.get_str("route").unwrap_or_default()).unwrap_or_default();
         self.know_stripes(OPERATION, &route).await?;
         let id = row::message_id(row.get("id"));
-        let again = Again { rows: &[row], leave: Some(database.dead()) };
+        let note = AuditNote::edited(self.actor(), edited, edit);
+        let again = Again { rows: &[row], leave: Some(database.dead()), note: Some(&note) };
         // None: somebody else was faster.
         if transact(database, OPERATION, &again).await? == 0 {
             return Ok(None);
@@ -236,31 +264,23 @@ impl Admin for MongoDbStore {
     }
 
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
-        let purge = async {
+        let chosen = async {
             let mut session = self.database().session().await?;
-            let dead = self.database().dead();
             let wanted = matching(filter, "order_key", "died_at");
-            let names_alone = doc! { "_id": 1 };
-            let rows =
-                browse::page(&mut session, dead.clone(), wanted, by_death(), filter, 0, names_alone).await?;
-            let names: Vec<Bson> = rows.iter().filter_map(|row| row.get("_id").cloned()).collect();
-            let done = dead.delete_many(doc! { "_id": { "$in": names } }).session(&mut session).await?;
-            self.database().note(&session);
-            Ok::<u64, Failed>(done.deleted_count)
+            let (dead, names_alone) = (self.database().dead(), doc! { "_id": 1 });
+            let rows = browse::page(&mut session, dead, wanted, by_death(), filter, 0, names_alone).await?;
+            Ok::<Vec<Bson>, Failed>(rows.iter().filter_map(|row| row.get("_id").cloned()).collect())
         };
-        purge.await.map_err(|failed| failed.in_step("purge"))
+        let names = chosen.await.map_err(|failed| failed.in_step("purge"))?;
+        let note = AuditNote::on_messages(self.actor(), "purge", filter);
+        self.change(Noted { note, change: Change::Purge(&names) }).await
     }
 
     async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError> {
-        let topic = topic.map_or("", Topic::as_str);
-        let (operation, change) = if paused { ("pause", "$addToSet") } else { ("resume", "$pull") };
-        self.know_route(operation, route).await?;
-        // No new version: a heartbeat writes what it changes alone, and this is none of it.
-        let routes = self.database().routes();
-        let done =
-            routes.update_one(doc! { "_id": route.as_str() }, doc! { change: { "paused": topic } }).await;
-        done.map_err(|error| Failed::from(error).in_step(operation))?;
-        Ok(())
+        let note = AuditNote::paused(self.actor(), route, topic, paused);
+        self.know_route(note.operation, route).await?;
+        let change = Change::Pause { route, topic: topic.map_or("", Topic::as_str), paused };
+        self.change(Noted { note, change }).await.map(drop)
     }
 
     async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
@@ -268,8 +288,8 @@ impl Admin for MongoDbStore {
             return Ok(0);
         }
         let ids: Vec<Bson> = ids.iter().flat_map(|id| row::ids(*id)).collect();
-        let done = self.database().scheduled().delete_many(doc! { "id": { "$in": ids } }).await;
-        done.map(|done| done.deleted_count).map_err(|error| Failed::from(error).in_step("cancel_scheduled"))
+        let note = AuditNote::canceled(self.actor());
+        self.change(Noted { note, change: Change::Cancel(&ids) }).await
     }
 
     async fn identity(&self) -> Result<OutboxId, StoreError> {
@@ -277,6 +297,25 @@ impl Admin for MongoDbStore {
     }
 
     async fn renew_identity(&self) -> Result<OutboxId, StoreError> {
-        identity::renew(self.database()).await.map_err(|failed| failed.in_step("renew_identity"))
+        let identity = OutboxId::new();
+        let note = AuditNote::identity(self.actor(), identity);
+        self.change(Noted { note, change: Change::Identity(identity) }).await?;
+        Ok(identity)
+    }
+
+    async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>, StoreError> {
+        audit::listed(self.database(), filter).await.map_err(|failed| failed.in_step("audit"))
+    }
+
+    async fn ownership(&self, route: &Route) -> Result<Ownership, StoreError> {
+        figures::ownership(self.database(), route).await.map_err(|failed| failed.in_step("ownership"))
+    }
+
+    async fn routes(&self) -> Result<Vec<RouteStatus>, StoreError> {
+        figures::routes(self.database()).await.map_err(|failed| failed.in_step("routes"))
+    }
+
+    async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError> {
+        figures::topics(self.database(), route).await.map_err(|failed| failed.in_step("topics"))
     }
 }

@@ -5,10 +5,11 @@
 
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::{ClientSession, Collection};
-use outbox_contract::async_trait;
-use outbox_contract::backend::StripeId;
+use outbox_contract::backend::{AuditNote, StripeId};
+use outbox_contract::{MessageId, async_trait};
 
 use crate::append::{self, Row};
+use crate::audit;
 use crate::database::Database;
 use crate::error::Failed;
 use crate::row::{content_bytes, message_id, uuid};
@@ -36,6 +37,8 @@ pub(crate) struct Again<'a> {
     pub(crate) rows: &'a [Document],
     /// Collection that they leave with that, if any.
     pub(crate) leave: Option<Collection<Document>>,
+    /// Record of the operation, if an operator asks for it.
+    pub(crate) note: Option<&'a AuditNote>,
 }
 
 #[async_trait]
@@ -55,6 +58,12 @@ impl Work for Again<'_> {
             }
             collection.delete_many(filter).session(&mut *session).await?;
         }
+        if let Some(note) = self.note {
+            let ids: Vec<MessageId> = rows.iter().filter_map(|row| message_id(row.get("id"))).collect();
+            let now = database.now(session).await?;
+            audit::write(database, session, note, now, (rows.len(), &ids)).await?;
+        }
+        // Last: the stripes are taken by it.
         append::write(database, session, rows.iter().copied().map(again).collect()).await?;
         Ok(rows.len())
     }

@@ -10,6 +10,7 @@ use outbox_contract::{KeyId, MessageId, Route, Timestamp};
 
 use crate::database::Database;
 use crate::error::Failed;
+use crate::figures;
 use crate::keys::{failure, number, read_state, text};
 use crate::row::{self, Raw, message_id};
 
@@ -161,6 +162,7 @@ async fn behind(
 /// One page of a view.
 pub(crate) async fn listed(database: &Database, view: View, filter: &Filter) -> Result<Vec<Listed>, Failed> {
     let (collection, key, at, sort) = match view {
+        View::Waiting => return figures::waiting(database, filter).await,
         View::Parked => {
             let by_key = doc! { "route": 1, "topic": 1, "order_key": 1, "number": 1 };
             (database.parked(), "order_key", "parked_at", by_key)

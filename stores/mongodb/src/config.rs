@@ -24,6 +24,8 @@ pub struct MongoDbOptions {
     /// longest time between a message's first publishing and its settlement, an outage of the
     /// database included.
     pub handled_ids_kept: Duration,
+    /// Retention of the record of admin operations, from each operation on. Default 90 days.
+    pub audit_kept: Duration,
     /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least
     /// 10,000.
     pub counting_limit: u32,
@@ -45,6 +47,7 @@ impl Default for MongoDbOptions {
         Self {
             history: None,
             handled_ids_kept: Duration::from_secs(7 * 24 * 3600),
+            audit_kept: Duration::from_secs(90 * 24 * 3600),
             counting_limit: 100_000,
             conflict_timeout: Duration::from_secs(3),
             server_selection_timeout: Duration::from_secs(10),
@@ -98,6 +101,7 @@ mod tests {
         let options = MongoDbOptions {
             history: Some(Duration::ZERO),
             handled_ids_kept: Duration::ZERO,
+            audit_kept: Duration::ZERO,
             counting_limit: 1,
             conflict_timeout: Duration::ZERO,
             server_selection_timeout: Duration::ZERO,

@@ -114,6 +114,11 @@ impl Database {
         self.inner.collection(ROLE)
     }
 
+    /// Record of admin operations.
+    pub(crate) fn audit(&self) -> Collection<Document> {
+        self.inner.collection(AUDIT)
+    }
+
     pub(crate) fn identity(&self) -> Collection<Document> {
         self.inner.collection(IDENTITY)
     }
@@ -180,6 +185,7 @@ pub(crate) const SCHEDULED: &str = "outbox_scheduled";
 pub(crate) const IS_HANDLED: &str = "outbox_handled";
 pub(crate) const ROLE: &str = "outbox_role";
 pub(crate) const SCHEMA: &str = "outbox_schema";
+pub(crate) const AUDIT: &str = "outbox_audit";
 pub(crate) const IDENTITY: &str = "outbox_identity";
 
 /// An instant of the server's as the collections have it: microseconds.

@@ -154,7 +154,7 @@ fn of_key(key: &KeyId) -> Document {
 }
 
 /// The id that a key is the text of, where it is one of a message without a key: in each way in which it may be written.
-fn keyless(key: &str) -> Option<Vec<Bson>> {
+pub(crate) fn keyless(key: &str) -> Option<Vec<Bson>> {
     let id = Uuid::try_parse(key).ok()?;
     (id.as_hyphenated().to_string() == key).then(|| ids(MessageId::from_uuid(id)).collect())
 }

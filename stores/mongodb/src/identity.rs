@@ -9,25 +9,20 @@ use crate::database::Database;
 use crate::error::{Failed, is_duplicate};
 
 /// Id of the only document.
-const ONE: i32 = 1;
+pub(crate) const ONE: i32 = 1;
 
 /// Returns the identity, and makes it first where it is missing.
 pub(crate) async fn read(database: &Database) -> Result<OutboxId, Failed> {
     match database.identity().find_one(doc! { "_id": ONE }).await? {
         Some(stored) => identity(&stored),
-        None => put(database, "$setOnInsert").await,
+        None => put(database).await,
     }
 }
 
-/// Replaces the identity.
-pub(crate) async fn renew(database: &Database) -> Result<OutboxId, Failed> {
-    put(database, "$set").await
-}
-
-async fn put(database: &Database, operator: &str) -> Result<OutboxId, Failed> {
+async fn put(database: &Database) -> Result<OutboxId, Failed> {
     let collection = database.identity();
     loop {
-        let change = doc! { operator: { "identity": OutboxId::new().to_string() } };
+        let change = doc! { "$setOnInsert": { "identity": OutboxId::new().to_string() } };
         let put = collection.find_one_and_update(doc! { "_id": ONE }, change);
         match put.upsert(true).return_document(ReturnDocument::After).await {
             Ok(stored) => return identity(&stored.unwrap_or_default()),

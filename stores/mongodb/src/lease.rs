@@ -75,6 +75,7 @@ async fn try_change<T>(
         "version": version + 1,
         "relays": bson::serialize_to_bson(&ownership.relays).map_err(unwritable)?,
         "epochs": &ownership.epochs,
+        "sinces": &ownership.sinces,
         "low_waters": &ownership.low_waters,
     } };
     let written = database

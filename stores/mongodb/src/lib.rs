@@ -3,6 +3,7 @@
 mod admin;
 mod again;
 mod append;
+mod audit;
 mod backlog;
 mod below;
 mod blame;
@@ -14,6 +15,7 @@ mod due;
 mod error;
 mod fence;
 mod fetch;
+mod figures;
 mod identity;
 mod keys;
 mod lease;

@@ -134,7 +134,7 @@ impl Promotion<'_> {
     async fn try_promote(&self, due: &[Document], tries: usize) -> Result<Option<usize>, StoreError> {
         let database = self.store.database();
         let mut attempts = Attempts::new(database.options.conflict_timeout);
-        let work = Again { rows: due, leave: Some(database.scheduled()) };
+        let work = Again { rows: due, leave: Some(database.scheduled()), note: None };
         for left in (0..tries).rev() {
             match once(database, &work, &attempts).await {
                 Ok(promoted) => return Ok(Some(promoted)),

@@ -12,7 +12,7 @@ use outbox_contract::backend::rules::micros;
 use outbox_contract::backend::{
     BUCKETS, Bucket, BucketSet, Epoch, Lease, LeaseRequest, Leased, LowWater, Paused, Position, RelayId,
 };
-use outbox_contract::{Route, Timestamp, Topic};
+use outbox_contract::{Route, Timestamp, Topic, admin};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -28,6 +28,8 @@ pub(crate) struct Ownership {
     pub(crate) relays: Vec<Member>,
     /// Of each bucket, how many owners it has had.
     pub(crate) epochs: Vec<i64>,
+    /// Of each bucket, the start of its last ownership.
+    pub(crate) sinces: Vec<i64>,
     /// Of each bucket, the position at or below which nothing stands any more.
     pub(crate) low_waters: Vec<i64>,
     /// Topics; an empty one stands for the whole route.
@@ -88,6 +90,7 @@ impl Ownership {
             steps: 0,
             relays: Vec::new(),
             epochs: vec![0; BUCKETS],
+            sinces: vec![0; BUCKETS],
             low_waters: vec![0; BUCKETS],
             paused: Vec::new(),
             now: None,
@@ -99,18 +102,19 @@ impl Ownership {
         self.now.map_or(0, |now| now.timestamp_millis().saturating_mul(1_000))
     }
 
-    /// Returns true if this is what the store writes: an epoch and a low-water mark for each bucket.
+    /// Returns true if this is what the store writes: an epoch, its beginning and a low-water mark for each bucket.
     pub(crate) fn is_whole(&self) -> bool {
-        self.epochs.len() == BUCKETS && self.low_waters.len() == BUCKETS
+        [&self.epochs, &self.sinces, &self.low_waters].iter().all(|marks| marks.len() == BUCKETS)
     }
 
     /// Returns the buckets as the rule takes them.
     fn rows(&self) -> Vec<BucketRow> {
-        let marks = self.epochs.iter().zip(&self.low_waters);
+        let marks = self.epochs.iter().zip(&self.sinces).zip(&self.low_waters);
         let mut rows: Vec<BucketRow> = (0..=u8::MAX)
             .zip(marks)
-            .map(|(bucket, (epoch, low_water))| BucketRow {
+            .map(|(bucket, ((epoch, since), low_water))| BucketRow {
                 epoch: Epoch(*epoch),
+                since: Timestamp::from_micros(*since),
                 low_water: Position(*low_water),
                 ..BucketRow::new(Bucket(bucket))
             })
@@ -131,6 +135,7 @@ impl Ownership {
         for row in changed {
             let (bucket, index) = (i32::from(row.bucket.0), usize::from(row.bucket.0));
             (self.epochs[index], self.low_waters[index]) = (row.epoch.0, row.low_water.0);
+            self.sinces[index] = row.since.as_micros();
             self.relays.iter_mut().for_each(|member| member.loses(bucket));
             let owner = row.owner.map(|owner| owner.to_string());
             if let Some(member) = self.relays.iter_mut().find(|member| Some(&member.relay) == owner.as_ref())
@@ -217,6 +222,13 @@ impl Ownership {
                     <= now.saturating_add(member.lasts.saturating_mul(2)).saturating_add(kept)
         });
         u64::try_from(before - self.relays.len()).unwrap_or_default()
+    }
+
+    /// Returns the route as operators see it.
+    pub(crate) fn view(&self) -> admin::Ownership {
+        let relays = self.relays.iter().map(|member| (member.label.clone(), member.row()));
+        let now = Timestamp::from_micros(self.now());
+        admin::Ownership::of_rows(relays, self.rows(), self.paused(), now)
     }
 
     fn paused(&self) -> Paused {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_core::stream::BoxStream;
 use mongodb::options::ClientOptions;
 use mongodb::{Client, ClientSession};
+use outbox_contract::admin::Actor;
 use outbox_contract::backend::{
     Backlog, Blame, BucketSet, Committed, Dedup, Due, DueRequest, FetchRequest, Fetched, Frontier,
     KeyTransition, Lease, LeaseRequest, Leased, LowWater, Maintained, RelayId, RowId, Stored, StripeMark,
@@ -34,6 +35,8 @@ use crate::{
 #[derive(Clone)]
 pub struct MongoDbStore {
     inner: Arc<Inner>,
+    /// Whoever performs the admin operations of this handle.
+    actor: Actor,
 }
 
 struct Inner {
@@ -99,6 +102,15 @@ impl MongoDbStore {
         Ok(store)
     }
 
+    /// Returns a handle whose operations another actor performs.
+    pub(crate) fn with_actor(&self, actor: Actor) -> Self {
+        Self { actor, ..self.clone() }
+    }
+
+    pub(crate) fn actor(&self) -> &Actor {
+        &self.actor
+    }
+
     fn of(client: Client, database: &str, options: MongoDbOptions) -> Self {
         let database = Arc::new(Database::new(client, database, options));
         let inner = Inner {
@@ -108,7 +120,7 @@ impl MongoDbStore {
             known: Mutex::default(),
             fit: OnceCell::new(),
         };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), actor: Actor::default() }
     }
 
     /// The client: begin transactions on its sessions.

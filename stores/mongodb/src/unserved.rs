@@ -92,6 +92,24 @@ async fn hot(
     Ok(found)
 }
 
+/// All routes of the hot collection, one step along its names for each.
+pub(crate) async fn hot_routes(
+    database: &Database,
+    session: &mut ClientSession,
+) -> Result<Vec<String>, Failed> {
+    let messages = database.messages();
+    let (mut found, mut last) = (Vec::new(), Bson::MinKey);
+    while found.len() < Unserved::MOST {
+        let next = messages.find_one(doc! { "_id": { "$gt": behind(&last) } });
+        let next = next.sort(doc! { "_id": 1 }).projection(doc! { "_id": 1 }).session(&mut *session).await?;
+        let route = next.and_then(|next| text(next.get_document("_id").ok()?, "route"));
+        let Some(route) = route else { break };
+        last = Bson::String(route.clone());
+        found.push(route);
+    }
+    Ok(found)
+}
+
 async fn parked(
     database: &Database,
     session: &mut ClientSession,

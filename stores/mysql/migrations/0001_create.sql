@@ -230,6 +230,7 @@ create table if not exists outbox_lease (
     bucket     smallint not null,
     relay      binary(16),
     epoch      bigint not null default 0,
+    since      bigint not null default 0,
     low_water  bigint not null default 0,
     expires_at bigint,
     steps      bigint not null default 0,
@@ -267,6 +268,21 @@ create table if not exists outbox_pause (
 create table if not exists outbox_identity (
     one tinyint not null primary key check (one = 1),
     id  binary(16) not null
+) engine = InnoDB;
+
+-- Record of admin operations: who did what, to which messages. Ids have a space between two.
+create table if not exists outbox_audit (
+    entry     bigint not null auto_increment primary key,
+    at        bigint not null,
+    actor     varbinary(255) not null,
+    operation varbinary(64) not null,
+    route     varbinary(64),
+    topic     varbinary(249),
+    `key`     varbinary(255),
+    detail    mediumblob not null,
+    affected  bigint not null,
+    ids       mediumblob not null,
+    key outbox_audit_at (at)
 ) engine = InnoDB;
 
 -- What consumers have handled, and which call noted it.

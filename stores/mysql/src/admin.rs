@@ -2,9 +2,13 @@
 //!
 //! Each that changes something is one transaction; those on a key lock the key's row first and make the key's next version.
 
-use outbox_contract::admin::{Edit, FailingKey, Filter, OutboxId};
+use std::sync::Arc;
+
+use outbox_contract::admin::{
+    Actor, AuditEntry, Edit, FailingKey, Filter, OutboxId, Ownership, RouteStatus, TopicFigures,
+};
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
-use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, StripeId, View};
+use outbox_contract::backend::{Archive, AuditNote, Death, KeyOperation, Listed, Steered, StripeId, View};
 use outbox_contract::{
     Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Topic, async_trait,
 };
@@ -17,13 +21,12 @@ use crate::browse::{
 };
 use crate::due::failure;
 use crate::fetch::number;
-use crate::identity;
 use crate::key::{KeyIn, MAX_DISCARDED, STATE, message_id, read_state, take_versions};
 use crate::lease::now;
 use crate::line::in_transaction;
 use crate::row::raw;
-use crate::sql;
 use crate::store::MySqlStore;
+use crate::{audit, identity, sql};
 
 impl MySqlStore {
     /// Does something with a key that is failing or held, and commits it.
@@ -77,17 +80,14 @@ impl MySqlStore {
         };
         self.on(operation, &self.lines().operating, work).await
     }
-
-    async fn change(&self, operation: &'static str, query: crate::key::Bound<'_>) -> Result<u64, StoreError> {
-        let work = async |connection: &mut MySqlConnection| {
-            query.execute(connection).await.map(|done| done.rows_affected())
-        };
-        self.on(operation, &self.lines().operating, work).await
-    }
 }
 
 #[async_trait]
 impl Admin for MySqlStore {
+    fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
+        Arc::new(self.with_actor(actor))
+    }
+
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
         let columns = format!(
             "{STATE}, t.route, t.topic, t.`key`, \
@@ -107,6 +107,7 @@ impl Admin for MySqlStore {
 
     async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
         let (table, own) = match view {
+            View::Waiting => return self.waiting_page(filter).await,
             View::Parked => (&PARKED, ""),
             View::DeadLetters => (&DEAD, ", t.reason, t.attempts, t.first_failure, t.last_failure"),
             View::History => (&HISTORY, ""),
@@ -147,17 +148,18 @@ impl Admin for MySqlStore {
     }
 
     async fn append_again(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError> {
+        let note = AuditNote::on_messages(self.actor(), archive.operation(), filter);
         match archive {
             Archive::DeadLetters => {
                 let mut query = DEAD.select(&format!("{CHOSEN}, t.id"), filter);
                 // Two operators at once: the second one finds what the first left.
                 query.push(" for update");
-                self.requeue_chosen(query).await
+                self.requeue_chosen(&note, query).await
             }
             Archive::History => {
-                let mut query = HISTORY.select(CHOSEN, filter);
+                let mut query = HISTORY.select(&format!("{CHOSEN}, t.id"), filter);
                 query.push(format!(" offset {}", number(filter.offset)));
-                self.replay_chosen(query).await
+                self.replay_chosen(&note, query).await
             }
         }
     }
@@ -165,6 +167,7 @@ impl Admin for MySqlStore {
     async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
         const OPERATION: &str = "requeue_edited";
         let columns = format!("{MESSAGE}, t.route, t.entry");
+        let note = AuditNote::edited(self.actor(), filter, edit);
         let mut choose = DEAD.select(&columns, &filter.first());
         choose.push(" for update");
         let choose_and_append = async |connection: &mut MySqlConnection| {
@@ -179,6 +182,7 @@ impl Admin for MySqlStore {
             correct(connection, entry, &message).await?;
             let chosen = [Chosen { entry, route: text(&row, OWN)?, stripe }];
             append_again(connection, &chosen, sql::REQUEUE, Some(sql::REQUEUE_REMOVE)).await?;
+            audit::write(connection, &note, 1, &[message.id]).await?;
             Ok(Some(Ok(message.id)))
         };
         let work =
@@ -194,27 +198,40 @@ impl Admin for MySqlStore {
     }
 
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
-        let mut choose = DEAD.select("t.entry", filter);
-        let work = async |connection: &mut MySqlConnection| {
+        let mut choose = DEAD.select("t.entry, t.id", filter);
+        let note = AuditNote::on_messages(self.actor(), "purge", filter);
+        let purge = async |connection: &mut MySqlConnection| {
             // Chosen without a lock, and removed by the primary key: nobody else's row is waited for.
             let rows = choose.build().persistent(false).fetch_all(&mut *connection).await?;
             let entries: Result<Vec<i64>, _> = rows.iter().map(|row| row.try_get_unchecked(0)).collect();
             let remove = sqlx::query(sql::REQUEUE_REMOVE).bind(sql::numbers(entries?));
-            remove.execute(connection).await.map(|done| done.rows_affected())
+            let removed = remove.execute(&mut *connection).await?.rows_affected();
+            audit::write_removed(connection, &note, removed, &audit::ids(&rows, 1)?).await?;
+            Ok(removed)
         };
+        let work = async |connection: &mut MySqlConnection| in_transaction(connection, purge).await;
         self.on("purge", &self.lines().operating, work).await
     }
 
     async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError> {
+        let note = AuditNote::paused(self.actor(), route, topic, paused);
+        let statement = if paused { sql::PAUSE } else { sql::UNPAUSE };
         let topic = topic.map_or("", Topic::as_str);
-        let (operation, statement) = if paused { ("pause", sql::PAUSE) } else { ("resume", sql::UNPAUSE) };
-        let query = sqlx::query(statement).bind(route.as_str().as_bytes()).bind(topic.as_bytes());
-        self.change(operation, query).await.map(|_| ())
+        self.change(&note, sqlx::query(statement).bind(route.as_str().as_bytes()).bind(topic.as_bytes()))
+            .await
     }
 
     async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
-        let query = sqlx::query(sql::CANCEL_SCHEDULED).bind(sql::ids(ids.iter().copied()));
-        self.change("cancel_scheduled", query).await
+        let (note, ids) = (AuditNote::canceled(self.actor()), sql::ids(ids.iter().copied()));
+        let cancel = async |connection: &mut MySqlConnection| {
+            let there = sqlx::query(sql::CANCEL_IDS).bind(&ids).fetch_all(&mut *connection).await?;
+            let remove = sqlx::query(sql::CANCEL_SCHEDULED).bind(&ids);
+            let removed = remove.execute(&mut *connection).await?.rows_affected();
+            audit::write_removed(connection, &note, removed, &audit::ids(&there, 0)?).await?;
+            Ok(removed)
+        };
+        let work = async |connection: &mut MySqlConnection| in_transaction(connection, cancel).await;
+        self.on("cancel_scheduled", &self.lines().operating, work).await
     }
 
     async fn identity(&self) -> Result<OutboxId, StoreError> {
@@ -224,8 +241,24 @@ impl Admin for MySqlStore {
     async fn renew_identity(&self) -> Result<OutboxId, StoreError> {
         let identity = OutboxId::new();
         let renew = sqlx::query(sql::IDENTITY_RENEW).bind(identity::bytes(&identity));
-        self.change("renew_identity", renew).await?;
+        self.change(&AuditNote::identity(self.actor(), identity), renew).await?;
         Ok(identity)
+    }
+
+    async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>, StoreError> {
+        self.audited(filter).await
+    }
+
+    async fn ownership(&self, route: &Route) -> Result<Ownership, StoreError> {
+        self.owned(route).await
+    }
+
+    async fn routes(&self) -> Result<Vec<RouteStatus>, StoreError> {
+        self.all_routes().await
+    }
+
+    async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError> {
+        self.figures(route).await
     }
 }
 
@@ -234,14 +267,16 @@ impl MySqlStore {
         self.in_key("hold", (route, key), async |key| {
             let state = key.state().await?;
             let held = failing_key::hold(state.clone(), key.next_version, key.instant());
-            key.put(state.as_ref(), Some(&held)).await
+            key.put(state.as_ref(), Some(&held)).await?;
+            key.note(self.actor(), KeyOperation::Hold, 0, &[]).await
         })
         .await
     }
 
     async fn release_key(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
         self.with_key("release", (route, key), async |key, state| {
-            key.put(None, Some(&state.release(key.next_version, key.instant()))).await
+            key.put(None, Some(&state.release(key.next_version, key.instant()))).await?;
+            key.note(self.actor(), KeyOperation::Release, 0, &[]).await
         })
         .await
     }
@@ -249,9 +284,10 @@ impl MySqlStore {
     async fn skip_first(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
         self.with_key("skip", (route, key), async |key, state| {
             let first = key.first_parked().await?;
-            if first.is_some() {
+            if let Some(id) = first {
                 key.parked_to_dead("skipped", 1).await?;
                 key.put(None, Some(&state.skip(key.next_version, key.instant()))).await?;
+                key.note(self.actor(), KeyOperation::Skip, 1, &[id]).await?;
             }
             Ok(first)
         })
@@ -259,7 +295,12 @@ impl MySqlStore {
     }
 
     async fn discard_parked(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        let discard = async |key: &mut KeyIn<'_>, state: KeyState| key.discard(&state).await;
+        let discard = async |key: &mut KeyIn<'_>, state: KeyState| {
+            let ids = key.parked_ids().await?;
+            let discarded = key.discard(&state).await?;
+            key.note(self.actor(), KeyOperation::Discard, discarded, &ids).await?;
+            Ok(discarded)
+        };
         let mut all = self.with_key("discard", (route, key), discard).await?;
         let mut last = all;
         while last == MAX_DISCARDED {

@@ -169,7 +169,7 @@ impl MySqlStore {
 }
 
 /// Returns the number of messages of these sizes on a page: one always, if there is one.
-fn fitting(sizes: &[i64]) -> usize {
+pub(crate) fn fitting(sizes: &[i64]) -> usize {
     let mut bytes: i64 = 0;
     let fits = |size: &&i64| {
         bytes = bytes.saturating_add(**size);

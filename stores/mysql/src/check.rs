@@ -26,6 +26,7 @@ const INDEXES: &[(&str, &str, &str)] = &[
     ("outbox_relay", "PRIMARY", "route,relay"),
     ("outbox_role", "PRIMARY", "role"),
     ("outbox_identity", "PRIMARY", "one"),
+    ("outbox_audit", "PRIMARY", "entry"),
     ("outbox_handled", "PRIMARY", "consumer,id"),
     ("outbox_handled", "outbox_handled_at", "handled_at"),
 ];

@@ -1,7 +1,8 @@
 //! One key, in a transaction: its state, and what is parked behind it.
 
-use outbox_contract::backend::Bucket;
+use outbox_contract::admin::{Actor, AuditEntry};
 use outbox_contract::backend::rules::failing_key::KeyState;
+use outbox_contract::backend::{AuditNote, Bucket, KeyOperation};
 use outbox_contract::{Failure, KeyId, MessageId, Route, Timestamp};
 use sqlx::Row;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlRow};
@@ -10,7 +11,7 @@ use uuid::Uuid;
 
 use crate::browse::{attempts, instant};
 use crate::due::failure;
-use crate::sql;
+use crate::{audit, sql};
 
 /// The most messages that one transaction discards: a relay that parks another one behind them waits for no longer than that takes.
 pub(crate) const MAX_DISCARDED: u64 = 1_000;
@@ -107,6 +108,25 @@ impl KeyIn<'_> {
         let remove = self.bind_key(sqlx::query(sql::PARKED_REMOVE)).bind(most);
         remove.execute(&mut *self.connection).await?;
         Ok(buried)
+    }
+
+    /// Records an operation on this key.
+    pub(crate) async fn note(
+        &mut self,
+        actor: &Actor,
+        operation: KeyOperation,
+        affected: u64,
+        ids: &[MessageId],
+    ) -> Result<(), sqlx::Error> {
+        let note = AuditNote::on_key(actor, operation, self.route, self.key);
+        audit::write(self.connection, &note, affected, ids).await
+    }
+
+    /// Returns the ids of the first parked messages, as many as the audit keeps.
+    pub(crate) async fn parked_ids(&mut self) -> Result<Vec<MessageId>, sqlx::Error> {
+        let most = i64::try_from(AuditEntry::MAX_IDS).unwrap_or(i64::MAX);
+        let query = self.bind_key(sqlx::query(sql::PARKED_IDS)).bind(most);
+        audit::ids(&query.fetch_all(&mut *self.connection).await?, 0)
     }
 
     /// Runs a statement whose next three values name the key, and are the last. Says how many rows.

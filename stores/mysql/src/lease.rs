@@ -16,6 +16,7 @@ use sqlx::Row;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use uuid::Uuid;
 
+use crate::browse::text;
 use crate::line::in_transaction;
 use crate::sql;
 
@@ -172,27 +173,40 @@ pub(crate) async fn elect(
 }
 
 async fn relays(connection: &mut MySqlConnection, route: &Route) -> Result<Vec<RelayRow>, sqlx::Error> {
+    Ok(labeled(connection, route).await?.into_iter().map(|(_, relay)| relay).collect())
+}
+
+/// The relays of a route, each with its label.
+pub(crate) async fn labeled(
+    connection: &mut MySqlConnection,
+    route: &Route,
+) -> Result<Vec<(String, RelayRow)>, sqlx::Error> {
     let read = |row: &MySqlRow| {
         let lasts: i64 = row.try_get_unchecked(2)?;
-        Ok(RelayRow {
+        let relay = RelayRow {
             relay: relay_id(row.try_get_unchecked(0)?).unwrap_or(RelayId::from_uuid(Uuid::nil())),
             expires_at: row.try_get_unchecked(1).map(Timestamp::from_micros)?,
             lasts: Duration::from_micros(u64::try_from(lasts).unwrap_or_default()),
             unavailable_since: row.try_get_unchecked::<Option<i64>, _>(3)?.map(Timestamp::from_micros),
             fingerprint: row.try_get_unchecked(4)?,
-        })
+        };
+        Ok((text(row, 5)?, relay))
     };
     let rows = sqlx::query(sql::LEASE_RELAYS).bind(route.as_str().as_bytes()).fetch_all(connection).await?;
     rows.iter().map(read).collect()
 }
 
-async fn buckets(connection: &mut MySqlConnection, route: &Route) -> Result<Vec<BucketRow>, sqlx::Error> {
+pub(crate) async fn buckets(
+    connection: &mut MySqlConnection,
+    route: &Route,
+) -> Result<Vec<BucketRow>, sqlx::Error> {
     let read = |row: &MySqlRow| {
         let bucket: i64 = row.try_get_unchecked(0)?;
         Ok(BucketRow {
             bucket: Bucket(u8::try_from(bucket).unwrap_or_default()),
             owner: row.try_get_unchecked::<Option<&[u8]>, _>(1)?.and_then(relay_id),
             epoch: Epoch(row.try_get_unchecked(2)?),
+            since: Timestamp::from_micros(row.try_get_unchecked(5)?),
             low_water: Position(row.try_get_unchecked(3)?),
             ends_at: row.try_get_unchecked::<Option<i64>, _>(4)?.map(Timestamp::from_micros),
         })
@@ -205,7 +219,7 @@ fn relay_id(bytes: &[u8]) -> Option<RelayId> {
     Uuid::from_slice(bytes).ok().map(RelayId::from_uuid)
 }
 
-async fn paused(connection: &mut MySqlConnection, route: &Route) -> Result<Paused, sqlx::Error> {
+pub(crate) async fn paused(connection: &mut MySqlConnection, route: &Route) -> Result<Paused, sqlx::Error> {
     let rows = sqlx::query(sql::PAUSED).bind(route.as_str().as_bytes()).fetch_all(connection).await?;
     let mut paused = Paused::default();
     for row in &rows {

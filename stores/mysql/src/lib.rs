@@ -3,6 +3,7 @@
 mod admin;
 mod again;
 mod append;
+mod audit;
 mod below;
 mod blame;
 mod browse;
@@ -13,6 +14,7 @@ mod deduplicate;
 mod due;
 mod error;
 mod fetch;
+mod figures;
 mod history;
 mod identity;
 mod key;

@@ -40,6 +40,12 @@ pub(crate) async fn maintain(
         .execute(&mut *connection)
         .await?
         .rows_affected();
+    maintained.audit_removed = sqlx::query(sql::MAINTAIN_AUDIT)
+        .bind(now.saturating_sub(micros(options.audit_kept)))
+        .bind(number(limit))
+        .execute(&mut *connection)
+        .await?
+        .rows_affected();
     maintained.relays_removed = sqlx::query(sql::MAINTAIN_RELAYS)
         .bind(now.saturating_sub(micros(RELAYS_KEPT)))
         .bind(now)
@@ -48,7 +54,12 @@ pub(crate) async fn maintain(
         .execute(connection)
         .await?
         .rows_affected();
-    let most = [maintained.promoted, maintained.handled_ids_removed, maintained.relays_removed];
+    let most = [
+        maintained.promoted,
+        maintained.handled_ids_removed,
+        maintained.audit_removed,
+        maintained.relays_removed,
+    ];
     maintained.more = most.iter().any(|done| usize::try_from(*done).is_ok_and(|done| done >= limit));
     Ok(maintained)
 }

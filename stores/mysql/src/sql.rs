@@ -16,10 +16,12 @@ outbox_store_sql::statements! {
     DEDUPLICATE_WAITS = "deduplicate_waits";
     IS_HANDLED = "is_handled";
     APPEND = "append";
+    AUDIT_WRITE = "audit_write";
     BACKLOG = "backlog";
     BELOW = "below";
     BURY_PARKED = "bury_parked";
     BURY_PENDING = "bury_pending";
+    CANCEL_IDS = "cancel_ids";
     CANCEL_SCHEDULED = "cancel_scheduled";
     CONTENT = "content";
     DISCARD = "discard";
@@ -47,6 +49,7 @@ outbox_store_sql::statements! {
     LEASE_PUT = "lease_put";
     LEASE_RELAYS = "lease_relays";
     LEASE_ROWS = "lease_rows";
+    MAINTAIN_AUDIT = "maintain_audit";
     MAINTAIN_HANDLED = "maintain_handled";
     MAINTAIN_NEXT_DUE = "maintain_next_due";
     MAINTAIN_RELAYS = "maintain_relays";
@@ -54,6 +57,7 @@ outbox_store_sql::statements! {
     PARK = "park";
     PARK_REMOVE = "park_remove";
     PARKED_FIRST = "parked_first";
+    PARKED_IDS = "parked_ids";
     PARKED_REMOVE = "parked_remove";
     PAUSE = "pause";
     PAUSED = "paused";
@@ -66,12 +70,14 @@ outbox_store_sql::statements! {
     RESUME = "resume";
     RESUME_HISTORY = "resume_history";
     ROUTES = "routes";
+    ROUTE_STATUS = "route_status";
     SCHEDULE = "schedule";
     SETTLE = "settle";
     SETTLE_HISTORY = "settle_history";
     STRIPES = "stripes";
     STRIPES_MADE = "stripes_made";
     STRIPES_MAKE = "stripes_make";
+    TOPICS = "topics";
     UNPAUSE = "unpause";
     UNSERVED_DUE = "unserved_due";
     UNSERVED_NEXT = "unserved_next";
@@ -106,7 +112,8 @@ pub(crate) fn relays<'r>(relays: impl IntoIterator<Item = &'r [u8]>) -> String {
 pub(crate) fn buckets(rows: &[BucketRow]) -> String {
     list(rows, |json, row| {
         let owned = u8::from(row.owner.is_some());
-        write!(json, "[{},{owned},{},{}", row.bucket.0, row.epoch.0, row.low_water.0)?;
+        let since = row.since.as_micros();
+        write!(json, "[{},{owned},{},{},{since}", row.bucket.0, row.epoch.0, row.low_water.0)?;
         row.ends_at.map_or(Ok(()), |ends_at| write!(json, ",{}", ends_at.as_micros()))?;
         json.push(']');
         Ok(())
@@ -156,12 +163,12 @@ pub(crate) fn commas<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -
 }
 
 /// The condition that a route and a number are among these, in parentheses; each route once, in order, so that the primary key is walked in its order.
-pub(crate) fn among<'r>(
+pub(crate) fn among<'r, N: Ord + std::fmt::Display>(
     route: &str,
     number: &str,
-    pairs: impl IntoIterator<Item = (&'r str, u16)>,
+    pairs: impl IntoIterator<Item = (&'r str, N)>,
 ) -> String {
-    let mut by_route: BTreeMap<&str, BTreeSet<u16>> = BTreeMap::new();
+    let mut by_route: BTreeMap<&str, BTreeSet<N>> = BTreeMap::new();
     for (name, of_route) in pairs {
         by_route.entry(name).or_default().insert(of_route);
     }
@@ -192,11 +199,16 @@ mod tests {
         assert_eq!(numbers([]), "[]");
         assert_eq!(numbers([1, -2, 3]), "[1,-2,3]");
         let owner = Some(RelayId::from_uuid(Uuid::nil()));
-        let kept = BucketRow { owner, epoch: Epoch(3), ..BucketRow::new(Bucket(7)) };
+        let kept = BucketRow {
+            owner,
+            epoch: Epoch(3),
+            since: Timestamp::from_micros(5),
+            ..BucketRow::new(Bucket(7))
+        };
         let given_up = BucketRow { ends_at: Some(Timestamp::from_micros(9)), ..kept };
         assert_eq!(
             buckets(&[kept, given_up, BucketRow::new(Bucket(8))]),
-            "[[7,1,3,0],[7,1,3,0,9],[8,0,0,0]]"
+            "[[7,1,3,0,5],[7,1,3,0,5,9],[8,0,0,0,0]]"
         );
         let id = MessageId::from_uuid(Uuid::from_u128(0xab));
         let row = RowId { position: Position(7), id };
@@ -211,6 +223,6 @@ mod tests {
         assert_eq!(commas([1, 2]), "1,2");
         let among_these = among("r", "n", [("b", 1), ("a", 3), ("b", 0), ("b", 1)]);
         assert_eq!(among_these, "((r = x'61' and n in (3)) or (r = x'62' and n in (0,1)))");
-        assert_eq!(among("r", "n", []), "(false)");
+        assert_eq!(among::<u16>("r", "n", []), "(false)");
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use outbox_contract::admin::Actor;
 use outbox_contract::backend::{
     Backlog, BucketSet, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease, LeaseRequest,
     Leased, LowWater, Maintained, RelayId, RowId, StripeMark, StripeMarks, Transitioned, Unserved,
@@ -35,6 +36,8 @@ const READY: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct MySqlStore {
     inner: Arc<Inner>,
+    /// Whoever performs the admin operations of this handle.
+    actor: Actor,
 }
 
 struct Inner {
@@ -157,6 +160,15 @@ impl MySqlStore {
         Err(StoreError::new(StoreErrorKind::Invalid, "open", problems.join("; ")))
     }
 
+    /// Returns a handle whose operations another actor performs.
+    pub(crate) fn with_actor(&self, actor: Actor) -> Self {
+        Self { actor, ..self.clone() }
+    }
+
+    pub(crate) fn actor(&self) -> &Actor {
+        &self.actor
+    }
+
     fn of(pool: MySqlPool, options: MySqlOptions, is_tidy: bool) -> Self {
         let way = Way::new(pool.clone(), &options);
         Self {
@@ -170,6 +182,7 @@ impl MySqlStore {
                 way,
                 options,
             }),
+            actor: Actor::default(),
         }
     }
 

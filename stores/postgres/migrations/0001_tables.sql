@@ -192,6 +192,7 @@ create table outbox_lease (
     bucket     smallint not null,
     relay      uuid,
     epoch      bigint not null default 0,
+    since      bigint not null default 0,
     low_water  bigint default 0,
     expires_at bigint,
     constraint outbox_lease_pkey primary key (route, bucket)
@@ -230,6 +231,22 @@ create table outbox_pause (
     topic text not null,
     constraint outbox_pause_pkey primary key (route, topic)
 );
+
+-- Record of admin operations: who did what, to which messages. Ids have a space between two.
+create table outbox_audit (
+    number    bigint generated always as identity constraint outbox_audit_pkey primary key,
+    at        bigint not null,
+    actor     text not null,
+    operation text not null,
+    route     text,
+    topic     text,
+    key       text,
+    detail    text not null,
+    affected  bigint not null,
+    ids       text not null
+);
+
+create index outbox_audit_at on outbox_audit (at);
 
 -- Messages that consumers have handled. Analyzed only once the table is large: plans that were made
 -- for a few rows, and are kept, would read all of it.

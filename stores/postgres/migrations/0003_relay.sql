@@ -121,7 +121,7 @@ begin
             -- no longer own the buckets, but its step was valid when it began.
             perform 1 from outbox_lease l where l.route = my_route and l.bucket = any(taken) order by l.bucket for update;
             update outbox_lease l
-            set relay = me, epoch = l.epoch + 1, expires_at = null,
+            set relay = me, epoch = l.epoch + 1, since = now, expires_at = null,
                 low_water = coalesce(l.low_water, (select r.low_water from outbox_relay r where r.route = my_route and r.relay = l.relay), 0)
             where l.route = my_route and l.bucket = any(taken);
         end if;

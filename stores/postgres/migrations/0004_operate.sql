@@ -1,6 +1,16 @@
 -- Functions for operators and maintenance, version 4. Functions for the same reason as in version
 -- 3.
 
+-- Records an operation, in its transaction. It names the first hundred of these messages.
+create function outbox_note(of_actor text, of_operation text, of_route text, of_topic text, of_key text, of_detail text, messages bigint,
+                            ids uuid[]) returns boolean
+    language sql set search_path from current
+    as $$
+    insert into outbox_audit (at, actor, operation, route, topic, key, detail, affected, ids)
+    values (outbox_now(), of_actor, of_operation, of_route, of_topic, of_key, of_detail, messages, array_to_string(ids[1:100], ' '))
+    returning true
+$$;
+
 -- Holds a key: from now on its messages are parked until an operator releases it.
 create function outbox_hold(of_route text, of_topic text, of_key text) returns void
     language plpgsql set search_path from current
@@ -83,7 +93,7 @@ end $$;
 -- Makes parked messages of a key dead letters, up to a limit in one call, and lets the key flow
 -- again with the last of them; until then it is held, so that none of the others is sent. Null: the
 -- key is neither failing nor held.
-create function outbox_discard(of_route text, of_topic text, of_key text, most bigint) returns bigint
+create function outbox_discard(of_route text, of_topic text, of_key text, most bigint) returns uuid[]
     language plpgsql set search_path from current
     as $$
 declare
@@ -104,17 +114,17 @@ begin
             last_failure = null
         where k.route = of_route and k.topic = of_topic and k.key = of_key;
     end if;
-    return cardinality(discarded);
+    return discarded;
 end $$;
 
 -- Appends these dead letters again, in their old order; buckets are computed again, because a wrong
 -- one is a possible cause of death. Rows that could never be a message are refused, as on INSERT.
 -- The caller has locked the rows and their keys.
-create function outbox_requeue_all(numbers bigint[]) returns bigint
+create function outbox_requeue_all(numbers bigint[]) returns uuid[]
     language plpgsql set search_path from current
     as $$
 declare
-    appended bigint;
+    appended uuid[];
 begin
     perform outbox_check(d.route, d.topic, d.key, d.event_type, d.schema_version, d.content_type, d.headers, d.payload, d.occurred_at)
     from outbox_dead d where d.number = any(numbers);
@@ -122,19 +132,21 @@ begin
         delete from outbox_dead d where d.number = any(numbers) returning d.*
     ), ordered as materialized (
         select * from gone order by position, number
+    ), written as (
+        insert into outbox_message
+            (position, id, route, bucket, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at)
+        select nextval('outbox_message_position'), o.id, o.route, outbox_bucket(o.topic, o.order_key), o.topic, o.key, o.event_type,
+               o.schema_version, o.content_type, o.headers, o.payload, o.occurred_at
+        from ordered o
+        returning id
     )
-    insert into outbox_message
-        (position, id, route, bucket, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at)
-    select nextval('outbox_message_position'), o.id, o.route, outbox_bucket(o.topic, o.order_key), o.topic, o.key, o.event_type,
-           o.schema_version, o.content_type, o.headers, o.payload, o.occurred_at
-    from ordered o;
-    get diagnostics appended = row_count;
+    select coalesce(array_agg(w.id), '{}') into appended from written w;
     return appended;
 end $$;
 
 -- Appends dead letters again, each at the end of its key. If the database refuses some of them, the
--- others are appended. Returns their number, and the ids of the refused ones with the reasons.
-create function outbox_requeue(numbers bigint[], out appended bigint, out refused text[], out reasons text[])
+-- others are appended. Returns their number and ids, and the ids of the refused ones with the reasons.
+create function outbox_requeue(numbers bigint[], out appended bigint, out refused text[], out reasons text[], out ids uuid[])
     language plpgsql set search_path from current
     as $$
 declare
@@ -146,21 +158,23 @@ begin
     perform 1 from outbox_dead d where d.number = any(numbers) order by d.number for update;
     perform outbox_lock(array(select outbox_hash(d.topic, d.order_key) from outbox_dead d where d.number = any(numbers)));
     begin
-        appended := outbox_requeue_all(numbers);
+        ids := outbox_requeue_all(numbers);
+        appended := cardinality(ids);
         return;
     exception when integrity_constraint_violation or data_exception or raise_exception then
-        appended := 0;
+        ids := '{}';
     end;
     for letter in
         select d.number, d.id from outbox_dead d where d.number = any(numbers) order by d.position, d.number
     loop
         begin
-            appended := appended + outbox_requeue_all(array[letter.number]);
+            ids := ids || outbox_requeue_all(array[letter.number]);
         exception when integrity_constraint_violation or data_exception or raise_exception then
             refused := refused || letter.id::text;
             reasons := reasons || sqlerrm;
         end;
     end loop;
+    appended := cardinality(ids);
 end $$;
 
 -- Appends the corrected message in place of a dead letter, at the end of its new key, through the
@@ -184,23 +198,25 @@ begin
 end $$;
 
 -- Appends messages of the history again, as outbox_requeue does; they stay in the history.
-create function outbox_replay(numbers bigint[]) returns bigint
+create function outbox_replay(numbers bigint[]) returns uuid[]
     language plpgsql set search_path from current
     as $$
 declare
-    appended bigint;
+    appended uuid[];
 begin
     perform outbox_durably();
     perform outbox_lock(array(select outbox_hash(h.topic, h.order_key) from outbox_history h where h.number = any(numbers)));
     with ordered as materialized (
         select * from outbox_history h where h.number = any(numbers) order by h.position, h.number
+    ), written as (
+        insert into outbox_message
+            (position, id, route, bucket, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at)
+        select nextval('outbox_message_position'), o.id, o.route, outbox_bucket(o.topic, o.order_key), o.topic, o.key, o.event_type,
+               o.schema_version, o.content_type, o.headers, o.payload, o.occurred_at
+        from ordered o
+        returning id
     )
-    insert into outbox_message
-        (position, id, route, bucket, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at)
-    select nextval('outbox_message_position'), o.id, o.route, outbox_bucket(o.topic, o.order_key), o.topic, o.key, o.event_type,
-           o.schema_version, o.content_type, o.headers, o.payload, o.occurred_at
-    from ordered o;
-    get diagnostics appended = row_count;
+    select coalesce(array_agg(w.id), '{}') into appended from written w;
     return appended;
 end $$;
 

@@ -4,8 +4,13 @@
 //! key are functions in the database, which lock the key's row before they look, and make the key's
 //! next version.
 
-use outbox_contract::admin::{Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, OutboxId};
-use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, View, requeued};
+use std::sync::Arc;
+
+use outbox_contract::admin::{
+    Actor, AuditEntry, Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, OutboxId, Ownership, RouteStatus,
+    TopicFigures,
+};
+use outbox_contract::backend::{Archive, AuditNote, Death, KeyOperation, Listed, Steered, View, requeued};
 use outbox_contract::{
     Admin, Failure, KeyId, MessageId, Route, StoreError, StoreErrorKind, Timestamp, Topic, async_trait,
 };
@@ -24,7 +29,7 @@ use crate::store::PostgresStore;
 /// them waits no longer than that takes.
 const MAX_DISCARDED: i64 = 1_000;
 
-fn instant(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
+pub(crate) fn instant(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
     row.try_get(column).map(Timestamp::from_micros)
 }
 
@@ -50,9 +55,12 @@ fn death(row: &PgRow) -> Result<Death, sqlx::Error> {
     })
 }
 
+/// A statement with its parameters.
+type Pg = Query<'static, Postgres, PgArguments>;
+
 impl PostgresStore {
     /// A statement whose parameters 1 to 7 are the filter.
-    fn filtered(&self, statement: &SqlStr, filter: &Filter) -> Query<'static, Postgres, PgArguments> {
+    pub(crate) fn filtered(&self, statement: &SqlStr, filter: &Filter) -> Pg {
         let ids = |ids: &Vec<MessageId>| ids.iter().map(|id| id.as_uuid()).collect::<Vec<_>>();
         self.sql()
             .query(statement)
@@ -66,12 +74,7 @@ impl PostgresStore {
     }
 
     /// A statement whose parameters name a key.
-    fn of_key(
-        &self,
-        statement: &SqlStr,
-        route: &Route,
-        key: &KeyId,
-    ) -> Query<'static, Postgres, PgArguments> {
+    fn of_key(&self, statement: &SqlStr, route: &Route, key: &KeyId) -> Pg {
         self.sql()
             .query(statement)
             .bind(route.as_str().to_owned())
@@ -79,15 +82,20 @@ impl PostgresStore {
             .bind(key.key.as_str().to_owned())
     }
 
+    /// A statement whose next parameters are actor, operation and detail of a record.
+    fn noted(query: Pg, note: &AuditNote) -> Pg {
+        query.bind(note.actor.as_str().to_owned()).bind(note.operation).bind(note.detail.clone())
+    }
+
     /// A statement that returns a page of messages.
-    fn page(&self, statement: &SqlStr, filter: &Filter) -> Query<'static, Postgres, PgArguments> {
+    fn page(&self, statement: &SqlStr, filter: &Filter) -> Pg {
         self.filtered(statement, filter).bind(number(filter.offset)).bind(number(MAX_BYTES_PER_CALL))
     }
 
-    async fn look<T>(
+    pub(crate) async fn look<T>(
         &self,
         operation: &'static str,
-        query: Query<'static, Postgres, PgArguments>,
+        query: Pg,
         read: impl Fn(&PgRow) -> Result<Option<T>, sqlx::Error>,
     ) -> Result<Vec<T>, StoreError> {
         let failed = |error| store_error(operation, error);
@@ -98,27 +106,18 @@ impl PostgresStore {
     }
 
     /// Runs an operation that answers with one row.
-    async fn ask(
-        &self,
-        operation: &'static str,
-        query: Query<'static, Postgres, PgArguments>,
-    ) -> Result<PgRow, StoreError> {
+    async fn ask(&self, operation: &'static str, query: Pg) -> Result<PgRow, StoreError> {
         let failed = |error| store_error(operation, error);
         let mut line = self.lines().operating.hold().await.map_err(failed)?;
         let row = query.fetch_one(&mut line.connection).await;
         line.finish(row).await.map_err(failed)
     }
 
-    /// Runs an operation that answers with the number of changed rows.
-    async fn change(
-        &self,
-        operation: &'static str,
-        query: Query<'static, Postgres, PgArguments>,
-    ) -> Result<u64, StoreError> {
-        let failed = |error| store_error(operation, error);
-        let mut line = self.lines().operating.hold().await.map_err(failed)?;
-        let done = query.execute(&mut line.connection).await;
-        Ok(line.finish(done).await.map_err(failed)?.rows_affected())
+    /// Runs an operation that answers with the number of changed rows, and records it.
+    async fn change(&self, query: Pg, note: &AuditNote) -> Result<u64, StoreError> {
+        let row = self.ask(note.operation, Self::noted(query, note)).await?;
+        let changed: i64 = row.try_get(0).map_err(|error| store_error(note.operation, error))?;
+        Ok(u64::try_from(changed).unwrap_or_default())
     }
 }
 
@@ -132,6 +131,10 @@ fn flows(operation: &'static str, route: &Route, key: &KeyId) -> StoreError {
 
 #[async_trait]
 impl Admin for PostgresStore {
+    fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
+        Arc::new(self.with_actor(actor))
+    }
+
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
         let query = self.filtered(&self.sql().browse_keys, filter).bind(number(filter.offset));
         self.look("failing_keys", query, |row| {
@@ -157,12 +160,18 @@ impl Admin for PostgresStore {
     async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
         let sql = self.sql();
         let (statement, at) = match view {
+            View::Waiting if filter.newest => (&sql.browse_waiting_newest, "appended_at"),
+            View::Waiting => (&sql.browse_waiting, "appended_at"),
             View::Parked => (&sql.browse_parked, "parked_at"),
             View::DeadLetters => (&sql.browse_dead, "died_at"),
             View::History => (&sql.browse_history, "delivered_at"),
             View::Scheduled => (&sql.browse_scheduled, "due_at"),
         };
-        self.look(view.name(), self.page(statement, filter), |row| {
+        let mut query = self.page(statement, filter);
+        if view == View::Waiting {
+            query = query.bind(number(filter.looked_at()));
+        }
+        self.look(view.name(), query, |row| {
             let listed = Listed::new(route(row)?, raw(row).presentable(), instant(row, at)?);
             let has_died = view == View::DeadLetters;
             Ok(Some(if has_died { listed.with_death(death(row)?) } else { listed }))
@@ -186,7 +195,8 @@ impl Admin for PostgresStore {
             KeyOperation::Skip => &sql.skip,
             KeyOperation::Discard => return self.discard_parked(route, key).await.map(Steered::discarded),
         };
-        let row = self.ask(name, self.of_key(statement, route, key)).await?;
+        let note = AuditNote::on_key(self.actor(), operation, route, key);
+        let row = self.ask(name, Self::noted(self.of_key(statement, route, key), &note)).await?;
         match operation {
             KeyOperation::Release if !row.try_get::<bool, _>(0).map_err(failed)? => Err(flows()),
             KeyOperation::Skip => {
@@ -227,6 +237,14 @@ impl Admin for PostgresStore {
             .bind(message.headers.to_bytes())
             .bind(message.payload.to_vec())
             .bind(message.occurred_at.as_micros());
+        let note = AuditNote::edited(self.actor(), filter, edit);
+        let query = query
+            .bind(note.actor.as_str().to_owned())
+            .bind(note.operation)
+            .bind(note.route.map(|route| route.as_str().to_owned()))
+            .bind(note.topic.map(|topic| topic.as_str().to_owned()))
+            .bind(note.key.map(|key| key.as_str().to_owned()))
+            .bind(note.detail);
         let appended: bool = self.ask(OPERATION, query).await?.try_get(0).map_err(failed)?;
         if appended {
             self.ring_committed();
@@ -236,20 +254,22 @@ impl Admin for PostgresStore {
     }
 
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.change("purge", self.filtered(&self.sql().purge, filter)).await
+        let note = AuditNote::on_messages(self.actor(), "purge", filter);
+        self.change(self.filtered(&self.sql().purge, filter), &note).await
     }
 
     async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError> {
+        let note = AuditNote::paused(self.actor(), route, topic, paused);
         let (sql, topic) = (self.sql(), topic.map_or("", Topic::as_str).to_owned());
-        let (operation, statement) = if paused { ("pause", &sql.pause) } else { ("resume", &sql.unpause) };
-        let query = sql.query(statement).bind(route.as_str().to_owned()).bind(topic);
-        self.change(operation, query).await?;
+        let statement = if paused { &sql.pause } else { &sql.unpause };
+        self.change(sql.query(statement).bind(route.as_str().to_owned()).bind(topic), &note).await?;
         Ok(())
     }
 
     async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
-        self.change("cancel_scheduled", self.sql().query(&self.sql().cancel_scheduled).bind(ids)).await
+        let query = self.sql().query(&self.sql().cancel_scheduled).bind(ids);
+        self.change(query, &AuditNote::canceled(self.actor())).await
     }
 
     async fn identity(&self) -> Result<OutboxId, StoreError> {
@@ -259,16 +279,34 @@ impl Admin for PostgresStore {
 
     async fn renew_identity(&self) -> Result<OutboxId, StoreError> {
         let (identity, sql) = (OutboxId::new(), self.sql());
-        self.change("renew_identity", sql.query(&sql.identity_renew).bind(identity.as_uuid())).await?;
+        let query = sql.query(&sql.identity_renew).bind(identity.as_uuid());
+        self.change(query, &AuditNote::identity(self.actor(), identity)).await?;
         Ok(identity)
+    }
+
+    async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>, StoreError> {
+        self.audited(filter).await
+    }
+
+    async fn ownership(&self, route: &Route) -> Result<Ownership, StoreError> {
+        self.owned(route).await
+    }
+
+    async fn routes(&self) -> Result<Vec<RouteStatus>, StoreError> {
+        self.all_routes().await
+    }
+
+    async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError> {
+        self.figures(route).await
     }
 }
 
 impl PostgresStore {
     async fn discard_parked(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
+        let note = AuditNote::on_key(self.actor(), KeyOperation::Discard, route, key);
         let step = async || {
-            let discard = self.of_key(&self.sql().discard, route, key).bind(MAX_DISCARDED);
-            let row = self.ask("discard", discard).await?;
+            let discard = Self::noted(self.of_key(&self.sql().discard, route, key), &note);
+            let row = self.ask("discard", discard.bind(MAX_DISCARDED)).await?;
             row.try_get::<Option<i64>, _>(0).map_err(|error| store_error("discard", error))
         };
         let mut last = step().await?.ok_or_else(|| flows("discard", route, key))?;
@@ -283,7 +321,9 @@ impl PostgresStore {
 
     async fn requeue_all(&self, filter: &Filter) -> Result<u64, StoreError> {
         let failed = |error| store_error("requeue", error);
-        let row = self.ask("requeue", self.filtered(&self.sql().requeue, filter)).await?;
+        let note = AuditNote::on_messages(self.actor(), "requeue", filter);
+        let query = Self::noted(self.filtered(&self.sql().requeue, filter), &note);
+        let row = self.ask("requeue", query).await?;
         let appended = u64::try_from(row.try_get::<i64, _>("appended").map_err(failed)?).unwrap_or_default();
         let (ids, reasons): (Vec<String>, Vec<String>) =
             (row.try_get("refused").map_err(failed)?, row.try_get("reasons").map_err(failed)?);
@@ -295,8 +335,9 @@ impl PostgresStore {
     }
 
     async fn replay_page(&self, filter: &Filter) -> Result<u64, StoreError> {
-        let query = self.filtered(&self.sql().replay, filter).bind(number(filter.offset));
-        let row = self.ask("replay", query).await?;
+        let note = AuditNote::on_messages(self.actor(), "replay", filter);
+        let query = Self::noted(self.filtered(&self.sql().replay, filter), &note);
+        let row = self.ask("replay", query.bind(number(filter.offset))).await?;
         let appended: i64 = row.try_get(0).map_err(|error| store_error("replay", error))?;
         if appended > 0 {
             self.ring_committed();

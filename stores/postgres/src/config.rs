@@ -28,6 +28,8 @@ pub struct PostgresOptions {
     /// longest time between a message's first publishing and its settlement, an outage of the
     /// database included.
     pub handled_ids_kept: Duration,
+    /// Retention of the record of admin operations. Default 90 days.
+    pub audit_kept: Duration,
     /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least
     /// 10,000.
     pub counting_limit: u32,
@@ -70,6 +72,7 @@ impl Default for PostgresOptions {
             schema: None,
             history: None,
             handled_ids_kept: Duration::from_secs(7 * 24 * 3600),
+            audit_kept: Duration::from_secs(90 * 24 * 3600),
             counting_limit: 100_000,
             lock_timeout: Duration::from_secs(3),
             transaction_idle_timeout: Duration::from_secs(12),
@@ -170,6 +173,7 @@ mod tests {
             schema: Some("Shop\"; drop".to_owned()),
             history: Some(Duration::ZERO),
             handled_ids_kept: Duration::ZERO,
+            audit_kept: Duration::ZERO,
             counting_limit: 1,
             lock_timeout: Duration::ZERO,
             transaction_idle_timeout: Duration::MAX,

@@ -10,6 +10,7 @@ mod deduplicate;
 mod due;
 mod error;
 mod fetch;
+mod figures;
 mod identity;
 mod lease;
 mod line;

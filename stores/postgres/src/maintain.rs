@@ -18,7 +18,8 @@ const RELAYS_KEPT: Duration = Duration::from_secs(3_600);
 /// Maximum number of due messages that one round moves: each locks its key.
 const MAX_PROMOTED: usize = 1_000;
 
-/// Runs one round: one statement, which first checks whether there is anything to do.
+/// Runs one round: one statement that first checks whether there is anything to do, and one for the
+/// audit.
 pub(crate) async fn maintain(
     connection: &mut PgConnection,
     sql: &Statements,
@@ -32,8 +33,10 @@ pub(crate) async fn maintain(
         .bind(options.history.map(micros))
         .bind(micros(options.handled_ids_kept))
         .bind(micros(RELAYS_KEPT))
-        .fetch_one(connection)
+        .fetch_one(&mut *connection)
         .await?;
+    let audit = sql.query(&sql.maintain_audit).bind(micros(options.audit_kept)).bind(i64::from(most));
+    let audit_removed = audit.execute(connection).await?.rows_affected();
     let promoted = u64::try_from(row.try_get::<i32, _>("promoted")?).unwrap_or_default();
     let count =
         |column: &str| row.try_get::<i64, _>(column).map(|count| u64::try_from(count).unwrap_or_default());
@@ -41,11 +44,17 @@ pub(crate) async fn maintain(
         promoted,
         history_removed: count("history_removed")?,
         handled_ids_removed: count("handled_ids_removed")?,
+        audit_removed,
         relays_removed: count("relays_removed")?,
         next_due: row.try_get::<Option<i64>, _>("next_due")?.map(span),
         ..Maintained::default()
     };
-    let done = [maintained.history_removed, maintained.handled_ids_removed, maintained.relays_removed];
+    let done = [
+        maintained.history_removed,
+        maintained.handled_ids_removed,
+        maintained.audit_removed,
+        maintained.relays_removed,
+    ];
     // A round of due messages ends when it has enough keys, or at a key that another transaction
     // writes to: the rest is due already.
     let due_are_left = promoted > 0 && maintained.next_due == Some(Duration::ZERO);

@@ -35,6 +35,8 @@ macro_rules! statements {
 }
 
 statements! {
+    audit
+    audit_newest
     deduplicate
     deduplicate_first
     deduplicate_one
@@ -49,6 +51,8 @@ statements! {
     browse_keys
     browse_parked
     browse_scheduled
+    browse_waiting
+    browse_waiting_newest
     cancel_scheduled
     content
     discard
@@ -68,6 +72,10 @@ statements! {
     lease
     lease_routes
     maintain
+    maintain_audit
+    ownership
+    routes
+    topics
     pause
     purge
     release

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
+use outbox_contract::admin::Actor;
 use outbox_contract::backend::{
     Backlog, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease, LeaseRequest, Leased,
     LowWater, Maintained, OpenWriters, RelayId, RowId, Transitioned, Unserved, Wakeup, WakeupSignal, Writers,
@@ -44,6 +45,8 @@ const REPEATABLE: [&str; 9] =
 #[derive(Clone)]
 pub struct PostgresStore {
     inner: Arc<Inner>,
+    /// Whoever performs the admin operations of this handle.
+    actor: Actor,
 }
 
 struct Inner {
@@ -154,6 +157,15 @@ impl PostgresStore {
         Err(StoreError::new(StoreErrorKind::Invalid, "open", problems.join("; ")))
     }
 
+    /// Returns a handle whose operations another actor performs.
+    pub(crate) fn with_actor(&self, actor: Actor) -> Self {
+        Self { actor, ..self.clone() }
+    }
+
+    pub(crate) fn actor(&self) -> &Actor {
+        &self.actor
+    }
+
     fn of(pool: PgPool, options: PostgresOptions) -> Self {
         let door = Door::new(pool.clone(), &options);
         let lines = Lines::new(&door);
@@ -179,6 +191,7 @@ impl PostgresStore {
                 lines,
                 options,
             }),
+            actor: Actor::default(),
         }
     }
 

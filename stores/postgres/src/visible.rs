@@ -20,6 +20,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("outbox_role", "select,insert,update"),
     ("outbox_pause", "select"),
     ("outbox_identity", "select,insert"),
+    ("outbox_audit", "select,delete"),
     ("outbox_handled", "select,delete"),
     ("outbox_history", "select,insert"),
     ("outbox_message_position", "select"),

@@ -244,6 +244,7 @@ create table outbox_lease (
     bucket     integer not null,
     relay      blob,
     epoch      integer not null default 0,
+    since      integer not null default 0,
     low_water  integer not null default 0,
     expires_at integer,
     primary key (route, bucket)
@@ -281,6 +282,22 @@ create table outbox_identity (
     one integer primary key check (one = 1),
     id  blob not null check (typeof(id) = 'blob' and length(id) = 16)
 );
+
+-- Record of admin operations: who did what, to which messages. Ids are hyphenated, with a space between two.
+create table outbox_audit (
+    number    integer primary key autoincrement,
+    at        integer not null,
+    actor     text not null,
+    operation text not null,
+    route     text,
+    topic     text,
+    key       text,
+    detail    text not null,
+    affected  integer not null,
+    ids       text not null
+);
+
+create index outbox_audit_at on outbox_audit (at);
 
 -- Messages that consumers have handled. Numbers grow with time: expired rows are at the front.
 create table outbox_handled (

@@ -3,9 +3,14 @@
 //! Each operation that changes something is one transaction that has the write lock from its start;
 //! those on a key make the key's next version.
 
-use outbox_contract::admin::{Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, OutboxId};
+use std::sync::Arc;
+
+use outbox_contract::admin::{
+    Actor, AuditEntry, Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, OutboxId, Ownership, RouteStatus,
+    TopicFigures,
+};
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
-use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, View};
+use outbox_contract::backend::{Archive, AuditNote, Death, KeyOperation, Listed, Steered, View};
 use outbox_contract::{
     Admin, Failure, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Timestamp, Topic,
     async_trait,
@@ -16,13 +21,12 @@ use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteRow, SqliteTransaction};
 
 use crate::deduplicate::id_list;
 use crate::error::store_error;
-use crate::identity;
 use crate::lease::now;
 use crate::requeue::{self, chosen};
 use crate::row::raw;
-use crate::sql;
 use crate::store::SqliteStore;
 use crate::transition::{KeyIn, message_id, read_state};
+use crate::{audit, figures, identity, sql};
 
 /// Maximum number of messages that one transaction discards: heartbeats and appends wait no longer
 /// than that takes.
@@ -42,7 +46,7 @@ fn filtered<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, S
 }
 
 /// A statement whose parameters 1 to 8 are the filter.
-fn page<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, SqliteArguments> {
+pub(crate) fn page<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, SqliteArguments> {
     filtered(statement, filter).bind(i64::try_from(filter.offset).unwrap_or(i64::MAX))
 }
 
@@ -74,7 +78,7 @@ fn death(row: &SqliteRow) -> Result<Death, sqlx::Error> {
 }
 
 impl SqliteStore {
-    async fn look<T>(
+    pub(crate) async fn look<T>(
         &self,
         operation: &'static str,
         query: Query<'_, Sqlite, SqliteArguments>,
@@ -134,19 +138,14 @@ impl SqliteStore {
         };
         done.await.map_err(|error| store_error(operation, error))
     }
-
-    async fn change(
-        &self,
-        operation: &'static str,
-        query: Query<'_, Sqlite, SqliteArguments>,
-    ) -> Result<u64, StoreError> {
-        let done = query.execute(&self.pools().deciding).await;
-        Ok(done.map_err(|error| store_error(operation, error))?.rows_affected())
-    }
 }
 
 #[async_trait]
 impl Admin for SqliteStore {
+    fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
+        Arc::new(self.with_actor(actor))
+    }
+
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
         self.look("failing_keys", page(sql::BROWSE_KEYS, filter), |row| {
             let Some(key) = KeyId::from_texts(row.try_get("topic")?, row.try_get("key")?) else {
@@ -162,12 +161,18 @@ impl Admin for SqliteStore {
 
     async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
         let (statement, at) = match view {
+            View::Waiting if filter.newest => (sql::BROWSE_WAITING_NEWEST, "appended_at"),
+            View::Waiting => (sql::BROWSE_WAITING, "appended_at"),
             View::Parked => (sql::BROWSE_PARKED, "parked_at"),
             View::DeadLetters => (sql::BROWSE_DEAD, "died_at"),
             View::History => (sql::BROWSE_HISTORY, "delivered_at"),
             View::Scheduled => (sql::BROWSE_SCHEDULED, "due_at"),
         };
-        self.look(view.name(), messages(statement, filter), |row| {
+        let mut query = messages(statement, filter);
+        if view == View::Waiting {
+            query = query.bind(i64::try_from(filter.looked_at()).unwrap_or(i64::MAX));
+        }
+        self.look(view.name(), query, |row| {
             let listed = Listed::new(route(row)?, raw(row).presentable(), instant(row, at)?);
             let has_died = view == View::DeadLetters;
             Ok(Some(if has_died { listed.with_death(death(row)?) } else { listed }))
@@ -191,7 +196,10 @@ impl Admin for SqliteStore {
 
     async fn append_again(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError> {
         match archive {
-            Archive::DeadLetters => self.requeue_all(filtered(sql::REQUEUE_CHOOSE, filter)).await,
+            Archive::DeadLetters => {
+                let note = AuditNote::on_messages(self.actor(), archive.operation(), filter);
+                self.requeue_all(&note, filtered(sql::REQUEUE_CHOOSE, filter)).await
+            }
             Archive::History => self.replay_page(filter).await,
         }
     }
@@ -207,25 +215,29 @@ impl Admin for SqliteStore {
             .edited(edit)
             .map_err(|wrong| StoreError::new(StoreErrorKind::Invalid, OPERATION, wrong))?;
         correct(&mut tx, number, &message).await.map_err(failed)?;
+        let note = AuditNote::edited(self.actor(), filter, edit);
+        audit::write(&mut tx, &note, 1, &[message.id]).await.map_err(failed)?;
         tx.commit().await.map_err(failed)?;
         self.bell().committed();
         Ok(Some(message.id))
     }
 
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.change("purge", filtered(sql::PURGE, filter)).await
+        let note = AuditNote::on_messages(self.actor(), "purge", filter);
+        self.change(&note, filtered(sql::PURGE, filter)).await
     }
 
     async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError> {
+        let note = AuditNote::paused(self.actor(), route, topic, paused);
+        let statement = if paused { sql::PAUSE } else { sql::UNPAUSE };
         let topic = topic.map_or("", Topic::as_str);
-        let (operation, statement) = if paused { ("pause", sql::PAUSE) } else { ("resume", sql::UNPAUSE) };
-        self.change(operation, sqlx::query(statement).bind(route.as_str()).bind(topic)).await?;
+        self.change(&note, sqlx::query(statement).bind(route.as_str()).bind(topic)).await?;
         Ok(())
     }
 
     async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
         let query = sqlx::query(sql::CANCEL_SCHEDULED).bind(id_list(ids.iter().copied()));
-        self.change("cancel_scheduled", query).await
+        self.change(&AuditNote::canceled(self.actor()), query).await
     }
 
     async fn identity(&self) -> Result<OutboxId, StoreError> {
@@ -235,8 +247,26 @@ impl Admin for SqliteStore {
     async fn renew_identity(&self) -> Result<OutboxId, StoreError> {
         let identity = OutboxId::new();
         let renew = sqlx::query(sql::IDENTITY_RENEW).bind(identity::bytes(&identity));
-        self.change("renew_identity", renew).await?;
+        self.change(&AuditNote::identity(self.actor(), identity), renew).await?;
         Ok(identity)
+    }
+
+    async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>, StoreError> {
+        self.audited(filter).await
+    }
+
+    async fn ownership(&self, route: &Route) -> Result<Ownership, StoreError> {
+        let owned = figures::ownership(&self.pools().reads, route).await;
+        owned.map_err(|error| store_error("ownership", error))
+    }
+
+    async fn routes(&self) -> Result<Vec<RouteStatus>, StoreError> {
+        figures::routes(&self.pools().reads).await.map_err(|error| store_error("routes", error))
+    }
+
+    async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError> {
+        let topics = figures::topics(&self.pools().reads, route, self.options().counting_limit).await;
+        topics.map_err(|error| store_error("topics", error))
     }
 }
 
@@ -245,7 +275,8 @@ impl SqliteStore {
         self.in_key("hold", (route, key), async |key| {
             let (state, version) = (key.state().await?, key.next_version().await?);
             let held = failing_key::hold(state.clone(), version, key.instant());
-            key.put(state.as_ref(), Some(&held)).await
+            key.put(state.as_ref(), Some(&held)).await?;
+            key.note(self.actor(), KeyOperation::Hold, 0, &[]).await
         })
         .await
     }
@@ -253,7 +284,8 @@ impl SqliteStore {
     async fn release_key(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
         self.with_key("release", (route, key), async |key, state| {
             let version = key.next_version().await?;
-            key.put(None, Some(&state.release(version, key.instant()))).await
+            key.put(None, Some(&state.release(version, key.instant()))).await?;
+            key.note(self.actor(), KeyOperation::Release, 0, &[]).await
         })
         .await
     }
@@ -261,10 +293,11 @@ impl SqliteStore {
     async fn skip_first(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
         self.with_key("skip", (route, key), async |key, state| {
             let first = key.first_parked().await?;
-            if first.is_some() {
+            if let Some(id) = first {
                 key.parked_to_dead("skipped", 1).await?;
                 let version = key.next_version().await?;
                 key.put(None, Some(&state.skip(version, key.instant()))).await?;
+                key.note(self.actor(), KeyOperation::Skip, 1, &[id]).await?;
             }
             Ok(first)
         })
@@ -272,7 +305,12 @@ impl SqliteStore {
     }
 
     async fn discard_parked(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        let discard = async |key: &mut KeyIn<'_>, state: KeyState| key.discard(&state).await;
+        let discard = async |key: &mut KeyIn<'_>, state: KeyState| {
+            let ids = key.parked_ids().await?;
+            let discarded = key.discard(&state).await?;
+            key.note(self.actor(), KeyOperation::Discard, discarded, &ids).await?;
+            Ok(discarded)
+        };
         let mut last = self.with_key("discard", (route, key), discard).await?;
         let mut all = last;
         while last == u64::from(MAX_DISCARDED) {
@@ -285,12 +323,17 @@ impl SqliteStore {
 
     async fn replay_page(&self, filter: &Filter) -> Result<u64, StoreError> {
         let choose = page(sql::REPLAY_CHOOSE, filter);
+        let note = AuditNote::on_messages(self.actor(), Archive::History.operation(), filter);
         let done = async {
             let mut tx = self.pools().deciding.begin_with(sql::BEGIN).await?;
-            let chosen = chosen(&choose.fetch_all(&mut *tx).await?)?;
-            let appended = sqlx::query(sql::REPLAY).bind(sql::pairs(chosen)).execute(&mut *tx).await?;
+            let rows = choose.fetch_all(&mut *tx).await?;
+            let replay = sqlx::query(sql::REPLAY).bind(sql::pairs(chosen(&rows)?));
+            let appended = replay.execute(&mut *tx).await?.rows_affected();
+            if appended > 0 {
+                audit::write(&mut tx, &note, appended, &audit::ids(&rows)).await?;
+            }
             tx.commit().await?;
-            Ok::<_, sqlx::Error>(appended.rows_affected())
+            Ok::<_, sqlx::Error>(appended)
         };
         let appended = done.await.map_err(|error| store_error("replay", error))?;
         if appended > 0 {
@@ -322,6 +365,25 @@ async fn correct(tx: &mut SqliteTransaction<'_>, number: i64, message: &Message)
 }
 
 impl KeyIn<'_> {
+    /// Records an operation on this key.
+    async fn note(
+        &mut self,
+        actor: &Actor,
+        operation: KeyOperation,
+        affected: u64,
+        ids: &[MessageId],
+    ) -> Result<(), sqlx::Error> {
+        let note = AuditNote::on_key(actor, operation, self.route, self.key);
+        audit::write(self.connection, &note, affected, ids).await
+    }
+
+    /// Returns the ids of the first parked messages, as many as the audit keeps.
+    async fn parked_ids(&mut self) -> Result<Vec<MessageId>, sqlx::Error> {
+        let most = i64::try_from(AuditEntry::MAX_IDS).unwrap_or(i64::MAX);
+        let rows = self.key_query(sql::PARKED_IDS).bind(most).fetch_all(&mut *self.connection).await?;
+        Ok(audit::ids(&rows))
+    }
+
     /// Turns parked messages into dead letters, up to the limit of one transaction. Returns their
     /// number. When they were the last the key flows again; until then it is held, so that none of
     /// the others is sent.

@@ -24,6 +24,8 @@ pub struct SqliteOptions {
     /// longest time between a message's first publishing and its settlement, an outage of the
     /// database included.
     pub handled_ids_kept: Duration,
+    /// Retention of the record of admin operations. Default 90 days.
+    pub audit_kept: Duration,
     /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least
     /// 10,000.
     pub counting_limit: u32,
@@ -57,6 +59,7 @@ impl Default for SqliteOptions {
         Self {
             history: None,
             handled_ids_kept: Duration::from_secs(7 * 24 * 3600),
+            audit_kept: Duration::from_secs(90 * 24 * 3600),
             counting_limit: 100_000,
             busy_timeout: Duration::from_secs(4),
             connections: 8,
@@ -110,6 +113,7 @@ mod tests {
         let options = SqliteOptions {
             history: Some(Duration::ZERO),
             handled_ids_kept: Duration::ZERO,
+            audit_kept: Duration::ZERO,
             counting_limit: 1,
             busy_timeout: Duration::ZERO,
             connections: 0,

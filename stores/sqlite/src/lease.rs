@@ -77,7 +77,14 @@ async fn put(
     }
     let rows = changed.iter().map(|row| {
         let ends_at = row.ends_at.map(Timestamp::as_micros);
-        json!([row.bucket.0, row.owner.is_some(), row.epoch.0, row.low_water.0, ends_at])
+        json!([
+            row.bucket.0,
+            row.owner.is_some(),
+            row.epoch.0,
+            row.low_water.0,
+            ends_at,
+            row.since.as_micros()
+        ])
     });
     sqlx::query(sql::LEASE_PUT)
         .bind(route.as_str())
@@ -104,9 +111,17 @@ pub(crate) async fn elect(
 }
 
 async fn relays(connection: &mut SqliteConnection, route: &Route) -> Result<Vec<RelayRow>, sqlx::Error> {
+    Ok(labeled(connection, route).await?.into_iter().map(|(_, row)| row).collect())
+}
+
+/// Relays of a route, each with its label.
+pub(crate) async fn labeled(
+    connection: &mut SqliteConnection,
+    route: &Route,
+) -> Result<Vec<(String, RelayRow)>, sqlx::Error> {
     let read = |row: &SqliteRow| {
         let lasts: i64 = row.try_get("lasts")?;
-        Ok(RelayRow {
+        let relay = RelayRow {
             relay: relay_id(row.try_get("relay")?).unwrap_or(RelayId::from_uuid(Uuid::nil())),
             expires_at: row.try_get("expires_at").map(Timestamp::from_micros)?,
             lasts: Duration::from_micros(u64::try_from(lasts).unwrap_or_default()),
@@ -114,18 +129,23 @@ async fn relays(connection: &mut SqliteConnection, route: &Route) -> Result<Vec<
                 .try_get::<Option<i64>, _>("unavailable_since")?
                 .map(Timestamp::from_micros),
             fingerprint: row.try_get("fingerprint")?,
-        })
+        };
+        Ok((row.try_get("label")?, relay))
     };
     let rows = sqlx::query(sql::LEASE_RELAYS).bind(route.as_str()).fetch_all(connection).await?;
     rows.iter().map(read).collect()
 }
 
-async fn buckets(connection: &mut SqliteConnection, route: &Route) -> Result<Vec<BucketRow>, sqlx::Error> {
+pub(crate) async fn buckets(
+    connection: &mut SqliteConnection,
+    route: &Route,
+) -> Result<Vec<BucketRow>, sqlx::Error> {
     let read = |row: &SqliteRow| {
         Ok(BucketRow {
             bucket: Bucket(row.try_get("bucket")?),
             owner: row.try_get::<Option<&[u8]>, _>("relay")?.and_then(relay_id),
             epoch: Epoch(row.try_get("epoch")?),
+            since: Timestamp::from_micros(row.try_get("since")?),
             low_water: Position(row.try_get("low_water")?),
             ends_at: row.try_get::<Option<i64>, _>("expires_at")?.map(Timestamp::from_micros),
         })
@@ -138,7 +158,7 @@ fn relay_id(bytes: &[u8]) -> Option<RelayId> {
     Uuid::from_slice(bytes).ok().map(RelayId::from_uuid)
 }
 
-async fn paused(connection: &mut SqliteConnection, route: &Route) -> Result<Paused, sqlx::Error> {
+pub(crate) async fn paused(connection: &mut SqliteConnection, route: &Route) -> Result<Paused, sqlx::Error> {
     let topics: Vec<String> =
         sqlx::query_scalar(sql::PAUSED).bind(route.as_str()).fetch_all(connection).await?;
     Ok(Paused {

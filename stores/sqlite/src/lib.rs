@@ -2,6 +2,7 @@
 
 mod admin;
 mod append;
+mod audit;
 mod below;
 mod blame;
 mod config;
@@ -9,6 +10,7 @@ mod deduplicate;
 mod due;
 mod error;
 mod fetch;
+mod figures;
 mod identity;
 mod lease;
 mod maintain;

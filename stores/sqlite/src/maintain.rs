@@ -31,9 +31,15 @@ pub(crate) async fn maintain(
         maintained.history_removed = remove(sql::MAINTAIN_HISTORY, kept).await?;
     }
     maintained.handled_ids_removed = remove(sql::MAINTAIN_HANDLED, options.handled_ids_kept).await?;
+    maintained.audit_removed = remove(sql::MAINTAIN_AUDIT, options.audit_kept).await?;
     maintained.relays_removed = remove(sql::MAINTAIN_RELAYS, RELAYS_KEPT).await?;
-    let most =
-        [promoted, maintained.history_removed, maintained.handled_ids_removed, maintained.relays_removed];
+    let most = [
+        promoted,
+        maintained.history_removed,
+        maintained.handled_ids_removed,
+        maintained.audit_removed,
+        maintained.relays_removed,
+    ];
     maintained.more = most.iter().any(|done| *done >= limit.unsigned_abs());
     Ok(maintained)
 }

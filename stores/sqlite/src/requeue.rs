@@ -1,15 +1,15 @@
 //! Dead letters on their way back, in one transaction: those that the database refuses stay.
 
-use outbox_contract::StoreError;
-use outbox_contract::backend::{Bucket, Requeue};
+use outbox_contract::backend::{AuditNote, Bucket, Requeue};
+use outbox_contract::{MessageId, StoreError};
 use outbox_store_sql::dead_letter_name;
 use sqlx::Row;
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection, SqliteRow};
 
 use crate::error::{CONSTRAINT, code, store_error};
-use crate::sql;
 use crate::store::SqliteStore;
+use crate::{audit, sql};
 
 const OPERATION: &str = "requeue";
 
@@ -40,6 +40,7 @@ pub(crate) async fn append(connection: &mut SqliteConnection, chosen: &str) -> R
 impl SqliteStore {
     pub(crate) async fn requeue_all(
         &self,
+        note: &AuditNote,
         choose: Query<'_, Sqlite, SqliteArguments>,
     ) -> Result<u64, StoreError> {
         let done = async {
@@ -50,11 +51,15 @@ impl SqliteStore {
                 named.push((chosen, dead_letter_name(row.try_get_unchecked("id")?)));
             }
             let mut requeue = Requeue::new(named);
+            let mut ids: Vec<MessageId> = Vec::new();
             while let Some(some) = requeue.next() {
                 let pairs = sql::pairs(some.iter().map(|(chosen, _)| *chosen));
                 sqlx::query("savepoint outbox_requeue").execute(&mut *tx).await?;
                 match append(&mut tx, &pairs).await {
-                    Ok(appended) => requeue.appended(appended),
+                    Ok(appended) => {
+                        ids.extend(some.iter().filter_map(|(_, name)| name.parse::<MessageId>().ok()));
+                        requeue.appended(appended);
+                    }
                     Err(error) => {
                         let Some(words) = refusal(&error) else { return Err(error) };
                         sqlx::query("rollback to outbox_requeue").execute(&mut *tx).await?;
@@ -62,6 +67,9 @@ impl SqliteStore {
                     }
                 }
                 sqlx::query("release outbox_requeue").execute(&mut *tx).await?;
+            }
+            if requeue.count() > 0 {
+                audit::write(&mut tx, note, requeue.count(), &ids).await?;
             }
             tx.commit().await?;
             Ok::<_, sqlx::Error>(requeue)

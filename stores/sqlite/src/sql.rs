@@ -9,6 +9,9 @@ outbox_store_sql::statements! {
     DEDUPLICATE_WAITS = "deduplicate_waits";
     IS_HANDLED = "is_handled";
     APPEND = "append";
+    AUDIT = "audit";
+    AUDIT_NEWEST = "audit_newest";
+    AUDIT_WRITE = "audit_write";
     BACKLOG = "backlog";
     BELOW = "below";
     BROWSE_DEAD = "browse_dead";
@@ -16,6 +19,8 @@ outbox_store_sql::statements! {
     BROWSE_KEYS = "browse_keys";
     BROWSE_PARKED = "browse_parked";
     BROWSE_SCHEDULED = "browse_scheduled";
+    BROWSE_WAITING = "browse_waiting";
+    BROWSE_WAITING_NEWEST = "browse_waiting_newest";
     BURY_PARKED = "bury_parked";
     BURY_PENDING = "bury_pending";
     CANCEL_SCHEDULED = "cancel_scheduled";
@@ -41,6 +46,7 @@ outbox_store_sql::statements! {
     LEASE_PUT = "lease_put";
     LEASE_RELAYS = "lease_relays";
     LEASE_ROWS = "lease_rows";
+    MAINTAIN_AUDIT = "maintain_audit";
     MAINTAIN_HANDLED = "maintain_handled";
     MAINTAIN_HISTORY = "maintain_history";
     MAINTAIN_NEXT_DUE = "maintain_next_due";
@@ -51,6 +57,7 @@ outbox_store_sql::statements! {
     PARK = "park";
     PARK_REMOVE = "park_remove";
     PARKED_FIRST = "parked_first";
+    PARKED_IDS = "parked_ids";
     PARKED_REMOVE = "parked_remove";
     PARKED_TO_DEAD = "parked_to_dead";
     PAUSE = "pause";
@@ -64,9 +71,11 @@ outbox_store_sql::statements! {
     REQUEUE_REMOVE = "requeue_remove";
     RESUME = "resume";
     RESUME_HISTORY = "resume_history";
+    ROUTES = "routes";
     SCHEDULE = "schedule";
     SETTLE = "settle";
     SETTLE_HISTORY = "settle_history";
+    TOPICS = "topics";
     UNPAUSE = "unpause";
     UNPLACED = "unplaced";
     UNSERVED = "unserved";

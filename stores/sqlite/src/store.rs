@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outbox_contract::admin::Actor;
 use outbox_contract::backend::{
     Backlog, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease, LeaseRequest, Leased,
     LowWater, Maintained, RelayId, RowId, Transitioned, Unserved, WakeupSignal,
@@ -25,6 +26,8 @@ use crate::{below, due, fetch, lease, maintain, settle, transition};
 #[derive(Clone)]
 pub struct SqliteStore {
     inner: Arc<Inner>,
+    /// Whoever performs the admin operations of this handle.
+    actor: Actor,
 }
 
 struct Inner {
@@ -134,8 +137,18 @@ impl SqliteStore {
         Err(StoreError::new(StoreErrorKind::Invalid, "open", problems.join("; ")))
     }
 
+    /// Returns a handle whose operations another actor performs.
+    pub(crate) fn with_actor(&self, actor: Actor) -> Self {
+        Self { actor, ..self.clone() }
+    }
+
+    pub(crate) fn actor(&self) -> &Actor {
+        &self.actor
+    }
+
     fn of(pools: Pools, options: SqliteOptions) -> Self {
-        Self { inner: Arc::new(Inner { pools, wakeup_signal: WakeupSignal::new(), options }) }
+        let inner = Inner { pools, wakeup_signal: WakeupSignal::new(), options };
+        Self { inner: Arc::new(inner), actor: Actor::default() }
     }
 
     /// Returns the user's pool: begin transactions here, best with `begin_with("BEGIN IMMEDIATE")`.

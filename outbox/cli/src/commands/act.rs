@@ -84,7 +84,7 @@ pub(crate) async fn run(app: &App, action: Action, select: &Select) -> Outcome {
     if action.removes() && !chosen.is_empty() {
         app.confirm(&format!("{} {} for good", action.name(), count(chosen.len() as u64, action.noun())))?;
     }
-    let done = carry_out(&*store, action, select, &chosen).await?;
+    let done = carry_out(&*app.acting(&*store), action, select, &chosen).await?;
     let missed = chosen.len() as u64 - done.min(chosen.len() as u64);
     let mut text = format!("{} {}", action.done(), count(done, action.noun()));
     if missed > 0 {
@@ -141,7 +141,7 @@ async fn choose(store: &dyn Database, action: Action, select: &Select) -> Result
 
 /// Carries it out in parts, and returns the number of messages that it reached.
 async fn carry_out(
-    store: &dyn Database,
+    store: &dyn Admin,
     action: Action,
     select: &Select,
     chosen: &[Listed],
@@ -182,7 +182,7 @@ pub(crate) fn bar(length: u64) -> ProgressBar {
 /// Begins or ends a pause.
 pub(crate) async fn pause(app: &App, args: &PauseArgs, paused: bool) -> Outcome {
     let store = app.store().await?;
-    store.set_paused(&args.route, args.topic.as_ref(), paused).await?;
+    app.acting(&*store).set_paused(&args.route, args.topic.as_ref(), paused).await?;
     let what = args.topic.as_ref().map_or_else(
         || format!("route {}", args.route),
         |topic| format!("topic {topic} of route {}", args.route),

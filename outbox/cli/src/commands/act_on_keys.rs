@@ -2,7 +2,7 @@
 
 use outbox::admin::{FailingKey, Filter};
 use outbox::backend::{KeyOperation, Steered};
-use outbox::{KeyId, Route, StoreErrorKind};
+use outbox::{Admin, KeyId, Route, StoreErrorKind};
 use serde_json::{Value, json};
 
 use crate::app::{App, count};
@@ -31,7 +31,7 @@ pub(crate) async fn run(app: &App, operation: KeyOperation, select: &SelectKeys)
         return dry_run(app, operation, &chosen);
     }
     confirm(app, operation, &chosen)?;
-    carry_out(app, &*store, operation, &chosen).await
+    carry_out(app, &*app.acting(&*store), operation, &chosen).await
 }
 
 /// A key, with what is known of it.
@@ -161,7 +161,7 @@ fn confirm(app: &App, operation: KeyOperation, chosen: &[Chosen]) -> Result<(), 
     }
 }
 
-async fn carry_out(app: &App, store: &dyn Database, operation: KeyOperation, chosen: &[Chosen]) -> Outcome {
+async fn carry_out(app: &App, store: &dyn Admin, operation: KeyOperation, chosen: &[Chosen]) -> Outcome {
     let bar = act::bar(chosen.len() as u64);
     let (mut keys, mut buried, mut gone, mut skipped) = (0_u64, 0, 0_u64, Value::Null);
     for key in chosen {

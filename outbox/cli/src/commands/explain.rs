@@ -1,13 +1,13 @@
 //! `explain`: why a key waits, and what to do.
 
-use outbox::admin::{FailingKey, Filter, MAX_PER_CALL};
+use outbox::admin::{FailingKey, Filter, MAX_PER_CALL, Ownership};
 use outbox::backend::{Backlog, Listed, View};
 use outbox::{KeyId, Route};
 use serde_json::{Value, json};
 
 use crate::app::{App, count};
 use crate::args::KeyName;
-use crate::commands::{act_on_keys, keys};
+use crate::commands::{act_on_keys, keys, overview};
 use crate::exit::{Exit, Failed, Outcome};
 use crate::message;
 use crate::open::Database;
@@ -51,6 +51,9 @@ struct Story {
     scheduled: Vec<Listed>,
     backlog: Backlog,
     served: bool,
+    /// Number of its messages that wait for a relay, as far as a store looks.
+    waiting: usize,
+    ownership: Ownership,
 }
 
 impl Story {
@@ -72,12 +75,16 @@ impl Story {
         let backlog = store.backlog(&route).await?;
         let unserved = store.unserved(std::time::Duration::ZERO).await?;
         let served = !unserved.iter().any(|unserved| unserved.route == route);
-        Ok(Self { key: key.clone(), route, failing, parked, dead, scheduled, backlog, served })
+        let waiting = store.browse(View::Waiting, &of_key(MAX_PER_CALL)).await?.len();
+        let ownership = store.ownership(&route).await?;
+        let key = key.clone();
+        Ok(Self { key, route, failing, parked, dead, scheduled, backlog, served, waiting, ownership })
     }
 
     /// Returns true if messages of the key are held up.
     fn waits(&self) -> bool {
-        self.failing.is_some() || !self.dead.is_empty() || !self.served
+        let is_paused = self.ownership.paused.covers(&self.key.topic);
+        self.failing.is_some() || !self.dead.is_empty() || !self.served || is_paused
     }
 
     /// Returns the reason in a sentence or two.
@@ -94,6 +101,9 @@ impl Story {
             }
             None if !self.served => {
                 "No relay serves the route: its messages wait until one starts.".to_owned()
+            }
+            None if self.ownership.paused.covers(&self.key.topic) => {
+                "Publishing is paused by an operator: its messages wait until it is resumed.".to_owned()
             }
             None => "The key neither fails nor is held.".to_owned(),
         };
@@ -131,6 +141,12 @@ impl Story {
             remedies
                 .push((format!("outbox requeue {filter}"), "send its dead letters again, behind what waits"));
         }
+        if self.ownership.paused.route {
+            remedies.push((format!("outbox resume{route}"), "publish the route again"));
+        } else if self.ownership.paused.covers(&self.key.topic) {
+            let topic = quoted(self.key.topic.as_str());
+            remedies.push((format!("outbox resume{route} --topic {topic}"), "publish the topic again"));
+        }
         if !self.served {
             remedies.push(("outbox relay".to_owned(), "start a relay of the route"));
         }
@@ -144,6 +160,20 @@ impl Story {
             ("route", self.route.to_string()),
             ("bucket", self.key.bucket().to_string()),
         ];
+        if let Some(owner) = self.ownership.owner(self.key.bucket()) {
+            let relay = owner.owner.and_then(|relay| self.ownership.relay(relay));
+            let name = relay.map(|relay| format!("{} ({})", relay.label, relay.relay));
+            fields.push(("owner", name.unwrap_or_else(|| "none".to_owned())));
+            let since = owner.since.map(|since| format!(", since {}", time::at(since))).unwrap_or_default();
+            fields.push(("epoch", format!("{}{since}", owner.epoch)));
+        }
+        if self.ownership.paused.covers(&self.key.topic) {
+            fields.push(("paused", overview::paused(&self.ownership.paused)));
+        }
+        if self.waiting > 0 {
+            let more = if self.waiting >= MAX_PER_CALL { " or more" } else { "" };
+            fields.push(("for a relay", format!("{}{more}", count(self.waiting as u64, "message"))));
+        }
         if let Some(key) = &self.failing {
             fields.push(("state", keys::state(key).to_owned()));
             fields.push(("since", format!("{} ({} ago)", time::at(key.since), time::ago(key.since))));
@@ -203,6 +233,9 @@ impl Story {
             "first_parked": self.parked.iter().map(|it| message::row(View::Parked, it).json).collect::<Vec<_>>(),
             "dead_letters": self.dead.len(),
             "scheduled": self.scheduled.len(),
+            "waiting": self.waiting,
+            "owner": self.ownership.owner(self.key.bucket()).map(|it| overview::owner_object(&self.ownership, it)),
+            "paused": self.ownership.paused.covers(&self.key.topic),
             "route_pending": self.backlog.pending,
             "route_served": self.served,
             "why": self.why(),

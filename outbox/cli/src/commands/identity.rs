@@ -17,7 +17,7 @@ pub(crate) async fn run(app: &App, renew: bool) -> Outcome {
         "give the outbox a new identity in place of {}; consumers then take repeats of what it has sent for new messages",
         before.source()
     ))?;
-    let now = Admin::renew_identity(&*store).await?;
+    let now = app.acting(&*store).renew_identity().await?;
     app.out.say(
         &format!("{}\nRelays use it from their next start.", now.source()),
         &json!({ "source": now.source(), "before": before.source() }),

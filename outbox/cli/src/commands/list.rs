@@ -18,6 +18,19 @@ pub(crate) async fn run(app: &App, view: View, what: args::View) -> Outcome {
     }
 }
 
+/// `messages`: those that wait for a relay; one is shown wherever it is.
+pub(crate) async fn messages(app: &App, what: args::View) -> Outcome {
+    const VIEWS: [View; 4] = [View::Parked, View::Scheduled, View::DeadLetters, View::History];
+    let args::View::Show { id, payload } = what else { return run(app, View::Waiting, what).await };
+    let store = app.store().await?;
+    for view in VIEWS {
+        if !find(&*store, view, &[id]).await?.is_empty() {
+            return show(app, view, id, payload).await;
+        }
+    }
+    show(app, View::Waiting, id, payload).await
+}
+
 async fn list(app: &App, view: View, filter: &FilterArgs) -> Outcome {
     let store = app.store().await?;
     let (mut shown, most) = (0, filter.shown());
@@ -84,6 +97,7 @@ pub(crate) async fn find(store: &dyn Database, view: View, ids: &[MessageId]) ->
 pub(crate) fn absent(view: View, ids: &[MessageId]) -> Failed {
     let what = match view {
         View::DeadLetters => "dead letter",
+        View::Waiting => "waiting message",
         View::Parked => "parked message",
         View::History => "message of the history",
         View::Scheduled => "scheduled message",

@@ -2,19 +2,23 @@
 
 mod act;
 mod act_on_keys;
+mod audit;
 mod bench;
 mod canary;
 mod check;
+mod edit;
 mod explain;
 mod http;
 mod identity;
 mod keys;
 mod list;
 mod migrate;
+mod overview;
 mod publish;
 mod relay;
 mod signals;
 mod status;
+mod tail;
 
 use clap::CommandFactory;
 use outbox::backend::{KeyOperation, View};
@@ -45,13 +49,21 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Doctor => check::doctor(&app).await,
         Command::Relay(args) => relay::run(app, args).await,
         Command::Status(args) => status::run(&app, &args).await,
+        Command::Top(args) => status::top(&app, &args).await,
+        Command::Relays(args) => overview::relays(&app, &args).await,
+        Command::Routes => overview::routes(&app).await,
+        Command::Topics(args) => overview::topics(&app, &args).await,
+        Command::Messages(view) => list::messages(&app, view).await,
+        Command::Tail(args) => tail::run(&app, &args).await,
+        Command::Audit(args) => audit::run(&app, &args).await,
         Command::Explain(key) => explain::run(&app, &key).await,
         Command::Dead(view) => list::run(&app, View::DeadLetters, view).await,
         Command::Parked(view) => list::run(&app, View::Parked, view).await,
         Command::Scheduled(view) => list::run(&app, View::Scheduled, view).await,
         Command::History(view) => list::run(&app, View::History, view).await,
         Command::Keys(view) => keys::run(&app, view).await,
-        Command::Requeue(select) => act::run(&app, act::Action::Requeue, &select).await,
+        Command::Requeue { select, edit: Some(edit) } => edit::run(&app, &select, &edit).await,
+        Command::Requeue { select, edit: None } => act::run(&app, act::Action::Requeue, &select).await,
         Command::Purge(select) => act::run(&app, act::Action::Purge, &select).await,
         Command::Replay(select) => act::run(&app, act::Action::Replay, &select).await,
         Command::Cancel(select) => act::run(&app, act::Action::Cancel, &select).await,

@@ -1,14 +1,17 @@
 //! `status`: the backlog, and what needs attention.
 
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use outbox::Route;
-use outbox::admin::Filter;
+use outbox::admin::{Filter, Ownership};
 use outbox::backend::{Backlog, Unserved, View};
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::args::StatusArgs;
+use crate::commands::overview;
+use crate::commands::signals::Signals;
 use crate::exit::{Exit, Failed, Outcome};
 use crate::findings::{self, Finding};
 use crate::open::Database;
@@ -20,14 +23,54 @@ pub(crate) async fn run(app: &App, args: &StatusArgs) -> Outcome {
     let Some(pause) = args.watch else {
         return show(app, &Picture::take(&*store, &args.route, args.max_age).await?);
     };
-    // Ctrl-C ends the program.
-    loop {
+    again_and_again(app, pause, async || show(app, &Picture::take(&*store, &args.route, args.max_age).await?))
+        .await
+}
+
+/// `top`: the status with relays and topics, live on a terminal, once elsewhere.
+pub(crate) async fn top(app: &App, args: &StatusArgs) -> Outcome {
+    let store = app.store().await?;
+    let look = async || {
         let picture = Picture::take(&*store, &args.route, args.max_age).await?;
+        if app.out.is_json() {
+            return show(app, &picture);
+        }
+        let shown = show(app, &picture)?;
+        for RouteView { route, ownership, .. } in &picture.routes {
+            app.out.say(&format!("\n{route}: relays {}", overview::live(ownership)), &Value::Null)?;
+            let topics = overview::topic_rows(&*store, route).await?;
+            app.out.list(
+                &["topic", "waiting", "oldest", "parked", "retrying keys", "held keys", "dead"],
+                &topics,
+            )?;
+        }
+        Ok(shown)
+    };
+    if app.out.is_json() || !std::io::stdout().is_terminal() {
+        return look().await;
+    }
+    again_and_again(app, args.watch.unwrap_or(PAUSE), look).await
+}
+
+/// Pause of `top` between two looks.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// Shows something on a clear terminal, until a signal ends the program.
+async fn again_and_again(app: &App, pause: Duration, show: impl AsyncFn() -> Outcome) -> Outcome {
+    let mut signals = Signals::listen()?;
+    tokio::select! {
+        ended = forever(app, pause, show) => ended,
+        () = signals.next() => Ok(Exit::Done),
+    }
+}
+
+async fn forever(app: &App, pause: Duration, show: impl AsyncFn() -> Outcome) -> Outcome {
+    loop {
         if !app.out.is_json() {
             // Clears the terminal.
             app.out.text("\u{1b}[2J\u{1b}[H")?;
         }
-        show(app, &picture)?;
+        show().await?;
         tokio::time::sleep(pause).await;
     }
 }
@@ -38,9 +81,16 @@ const LOOKED_AT: usize = 50;
 /// State of a store at one time.
 pub(crate) struct Picture {
     store: &'static str,
-    routes: Vec<(Route, Backlog)>,
+    routes: Vec<RouteView>,
     unserved: Vec<Unserved>,
     pub(crate) findings: Vec<Finding>,
+}
+
+/// A route, as `status` shows it.
+struct RouteView {
+    route: Route,
+    backlog: Backlog,
+    ownership: Ownership,
 }
 
 impl Picture {
@@ -64,7 +114,7 @@ impl Picture {
         );
         let mut picture = Self { store: store.name(), routes: Vec::new(), unserved, findings: Vec::new() };
         for route in names {
-            if picture.routes.iter().any(|(known, _)| *known == route) {
+            if picture.routes.iter().any(|known| known.route == route) {
                 continue;
             }
             let backlog = store.backlog(&route).await?;
@@ -74,7 +124,8 @@ impl Picture {
                 findings.retain(|finding| !matches!(finding.code, "unowned" | "old"));
             }
             picture.findings.extend(findings);
-            picture.routes.push((route, backlog));
+            let ownership = store.ownership(&route).await?;
+            picture.routes.push(RouteView { route, backlog, ownership });
         }
         picture.findings.extend(picture.unserved.iter().map(findings::of_unserved));
         Ok(picture)
@@ -84,7 +135,7 @@ impl Picture {
         json!({
             "store": self.store,
             "healthy": self.findings.is_empty(),
-            "routes": self.routes.iter().map(|(route, backlog)| object(route, backlog)).collect::<Vec<_>>(),
+            "routes": self.routes.iter().map(object).collect::<Vec<_>>(),
             "unserved": self.unserved.iter().map(|it| json!({
                 "route": it.route.as_str(),
                 "oldest_age_seconds": it.oldest_age.as_secs_f64(),
@@ -96,7 +147,8 @@ impl Picture {
 
     /// Returns the routes as rows of a table.
     fn rows(&self) -> Vec<Row> {
-        let row = |(route, backlog): &(Route, Backlog)| {
+        let row = |view: &RouteView| {
+            let RouteView { route, backlog, ownership } = view;
             let more = if backlog.pending_is_at_least { "+" } else { "" };
             let cells = vec![
                 route.to_string(),
@@ -107,14 +159,16 @@ impl Picture {
                 backlog.held_keys.to_string(),
                 backlog.dead.to_string(),
                 backlog.scheduled.to_string(),
+                ownership.relays.iter().filter(|relay| relay.live).count().to_string(),
+                overview::paused(&ownership.paused),
             ];
-            Row { json: object(route, backlog), cells }
+            Row { json: object(view), cells }
         };
         self.routes.iter().map(row).collect()
     }
 }
 
-fn object(route: &Route, backlog: &Backlog) -> Value {
+fn object(RouteView { route, backlog, ownership }: &RouteView) -> Value {
     json!({
         "route": route.as_str(),
         "pending": backlog.pending,
@@ -126,6 +180,8 @@ fn object(route: &Route, backlog: &Backlog) -> Value {
         "dead_letters": backlog.dead,
         "scheduled": backlog.scheduled,
         "unowned_buckets": backlog.unowned_buckets,
+        "relays": ownership.relays.iter().map(overview::relay_object).collect::<Vec<_>>(),
+        "paused": overview::paused_object(&ownership.paused),
     })
 }
 
@@ -134,7 +190,18 @@ fn show(app: &App, picture: &Picture) -> Outcome {
         app.out.object(&picture.json())?;
     } else {
         app.out.list(
-            &["route", "pending", "oldest", "parked", "retrying keys", "held keys", "dead", "scheduled"],
+            &[
+                "route",
+                "pending",
+                "oldest",
+                "parked",
+                "retrying keys",
+                "held keys",
+                "dead",
+                "scheduled",
+                "relays",
+                "paused",
+            ],
             &picture.rows(),
         )?;
         if picture.findings.is_empty() {

@@ -40,7 +40,10 @@ fn hostile_text_in_every_field_is_escaped_in_every_output() {
     let skip = outbox.run(&["skip", evil, evil, "--yes", "--table"]);
     assert_eq!(skip.code, Some(0), "{skip:#?}");
 
-    let commands: [&[&str]; 11] = [
+    outbox.run(&["--as", payload, "pause", "--route", "default", "--topic", evil]);
+    let waiting = outbox.publish(&[evil, "--key", "waits", "--type", evil]);
+
+    let commands: [&[&str]; 20] = [
         &["dead", "list"],
         &["dead", "show", &id],
         &["dead", "show", &id, "--payload", "text"],
@@ -52,6 +55,15 @@ fn hostile_text_in_every_field_is_escaped_in_every_output() {
         &["scheduled", "list"],
         &["requeue", "--all-routes", "--dry-run"],
         &["status"],
+        &["messages", "list"],
+        &["messages", "show", &waiting],
+        &["topics"],
+        &["routes"],
+        &["relays", "--buckets"],
+        &["top"],
+        &["audit"],
+        &["tail", "--once"],
+        &["requeue", &id, "--edit", r#"{"key":"\u202e\u200b"}"#, "--dry-run"],
     ];
     for command in commands {
         for form in ["--table", "--json"] {

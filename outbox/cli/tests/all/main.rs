@@ -9,6 +9,7 @@ mod hostile;
 #[cfg(unix)]
 mod killed;
 mod looking;
+mod operating;
 mod outbox;
 #[cfg(unix)]
 mod servers;

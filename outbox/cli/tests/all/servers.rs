@@ -32,6 +32,13 @@ fn outage(outbox: &Outbox) {
     outbox.run(&["discard", "orders", "a", "--yes"]).ends(DONE);
     outbox.run(&["pause", "--route", "default"]).ends(DONE);
     outbox.run(&["resume", "--route", "default"]).ends(DONE);
+    let audit = outbox.run(&["audit", "--oldest"]).ends(DONE).objects();
+    let told: Vec<&str> = audit.iter().map(|entry| entry["operation"].as_str().unwrap()).collect();
+    let done = ["skip", "requeue", "purge", "cancel_scheduled", "hold", "discard", "pause", "resume"];
+    assert_eq!(told, done, "each is recorded");
+    for looked in [&["routes"][..], &["topics"], &["relays"], &["messages", "list"], &["tail", "--once"]] {
+        outbox.run(looked).ends(DONE);
+    }
     assert_eq!(outbox.run(&["history", "list"]).ends(DONE).objects().len(), 0);
     outbox.run(&["status"]).ends(DONE);
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox::backend::{Backlog, Outcome, Outcomes, PublishBatch, TransportLayer};
+use outbox::backend::{
+    Backlog, BucketSet, LeaseRequest, LowWater, Outcome, Outcomes, PublishBatch, RelayId, TransportLayer,
+};
 use outbox::error::Failure;
 use outbox::memory::MemoryTransport;
 use outbox::sqlite::{SqliteOptions, SqliteStore};
@@ -76,6 +78,27 @@ pub(crate) fn relay_saying(
         assert!(came.is_ok(), "{:?}", store.backlog(&Route::default()).await);
         assert!(relay.stop(PATIENCE).await);
     });
+}
+
+/// Takes all leases of the default route as a relay of this name, which then does nothing. Returns its
+/// id and its name.
+pub(crate) fn lease(outbox: &Outbox, label: &str) -> (String, String) {
+    let relay = RelayId::new();
+    let request = LeaseRequest {
+        relay,
+        label: label.to_owned(),
+        route: Route::default(),
+        lasts: Duration::from_secs(600),
+        transport_available: true,
+        fingerprint: 1,
+        low_water: LowWater::default(),
+        yielding: BucketSet::EMPTY,
+    };
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let leased = open(&outbox.store).await.lease(&request).await.unwrap();
+        assert_eq!(leased.leases.len(), 256);
+    });
+    (relay.to_string(), label.to_owned())
 }
 
 /// Opens a store of any kind; a history is kept.

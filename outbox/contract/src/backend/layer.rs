@@ -10,7 +10,9 @@ use async_trait::async_trait;
 use futures_core::stream::BoxStream;
 
 use super::{Archive, Frontier, KeyOperation, Listed, OpenWriters, Steered, StripeMarks, View};
-use crate::admin::{Admin, Edit, FailingKey, Filter};
+use crate::admin::{
+    Actor, Admin, AuditEntry, Edit, FailingKey, Filter, Ownership, RouteStatus, TopicFigures,
+};
 use crate::backend::{
     Backlog, Blame, BucketSet, Committed, Dedup, Deliveries, Due, DueRequest, FetchRequest, Fetched,
     KeyTransition, Lease, LeaseRequest, Leased, LowWater, Maintained, Outcomes, PublishBatch, RelayId, RowId,
@@ -110,6 +112,12 @@ macro_rules! calls {
                 self.inner().wakeups()
             }
 
+            /// Forwards [`Admin::acting_as`]. The handle is one of the store inside: its calls do not
+            /// pass this layer.
+            fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
+                self.inner().acting_as(actor)
+            }
+
             $(
                 #[doc = concat!("Forwards [`Store::", stringify!($store), "`].")]
                 fn $store(&self, $($s: $S),*) -> impl Future<Output = Result<$Sa, StoreError>> + Send {
@@ -165,6 +173,10 @@ macro_rules! calls {
         // The other methods of `Admin` call these.
         #[async_trait]
         impl<L: StoreLayer> Admin for L {
+            fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
+                StoreLayer::acting_as(self, actor)
+            }
+
             $(
                 async fn $admin(&self, $($a: $A),*) -> Result<$Aa, StoreError> {
                     StoreLayer::$admin(self, $($a),*).await
@@ -200,6 +212,10 @@ macro_rules! calls {
 
         #[async_trait]
         impl<S: Admin + ?Sized> Admin for Arc<S> {
+            fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
+                (**self).acting_as(actor)
+            }
+
             $(
                 async fn $admin(&self, $($a: $A),*) -> Result<$Aa, StoreError> {
                     (**self).$admin($($a),*).await
@@ -353,6 +369,10 @@ calls! {
         CancelScheduled cancel_scheduled(ids: &[MessageId]) -> u64;
         Identity identity() -> OutboxId;
         RenewIdentity renew_identity() -> OutboxId;
+        Audit audit(filter: &Filter) -> Vec<AuditEntry>;
+        Ownership ownership(route: &Route) -> Ownership;
+        Routes routes() -> Vec<RouteStatus>;
+        Topics topics(route: &Route) -> Vec<TopicFigures>;
     }
     transactional {
         Begin begin() -> Result<TxOf<'static, Self>, StoreError>;

@@ -12,6 +12,8 @@ pub struct Maintained {
     pub history_removed: u64,
     /// Number of handled ids removed at the end of their retention.
     pub handled_ids_removed: u64,
+    /// Number of entries of the audit removed at the end of their retention.
+    pub audit_removed: u64,
     /// Number of relays removed because they have been gone for a long time.
     pub relays_removed: u64,
     /// True if a limit cut the round short: call again soon.

@@ -4,6 +4,7 @@
 //! implements [`Transport`] and [`Deliveries`]. The suites of the crate `outbox-testkit` test every
 //! promise of these traits. The book's page "Writing a backend" shows a small one of each.
 
+mod audit;
 mod backlog;
 mod bucket;
 pub mod cloudevents;
@@ -33,6 +34,8 @@ mod wakeup;
 pub use crate::attributes::EVENT_ID;
 pub use crate::clock::{Clock, SystemClock};
 pub use crate::id::{Epoch, Position, RelayId};
+pub(crate) use audit::clean;
+pub use audit::{AuditColumns, AuditNote};
 pub use backlog::Backlog;
 pub use bucket::{BUCKETS, Bucket, BucketSet};
 pub use fetch::{

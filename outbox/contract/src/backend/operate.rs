@@ -12,6 +12,8 @@ use crate::name::Route;
 /// Messages that [`browse`](crate::Admin::browse) lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum View {
+    /// Messages to publish, neither parked nor scheduled, in the order of their positions.
+    Waiting,
     /// Messages parked behind failing keys, key by key, in the order of their delivery.
     Parked,
     /// Dead letters, the oldest first.
@@ -27,6 +29,7 @@ impl View {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Waiting => "waiting",
             Self::Parked => "parked",
             Self::DeadLetters => "dead_letters",
             Self::History => "history",
@@ -44,7 +47,7 @@ pub struct Listed {
     /// The message, with its present or former position; a scheduled one has none yet, and
     /// [`Position::START`](crate::backend::Position::START) in its place.
     pub stored: Arc<Stored>,
-    /// Time at which it was parked, died or was settled; of a scheduled one, the time at which it
+    /// Time at which it was appended, parked, died or was settled; of a scheduled one, the time at which it
     /// is due. The instants of a [`Filter`](crate::admin::Filter) are compared with it.
     pub at: Timestamp,
     /// End of a dead letter; `None` in the other views.

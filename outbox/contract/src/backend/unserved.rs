@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::backend::clean;
 use crate::name::Route;
 
 /// A route with waiting messages and no live relay: its name was changed or mistyped, or its relay
@@ -61,16 +62,7 @@ impl Unserved {
 /// Returns the route of this name, or the nearest valid one: other programs also write to the
 /// tables, and their typing errors should be visible. `None`: the name is empty.
 fn nearest(name: &str) -> Option<Route> {
-    Route::new(name).ok().or_else(|| {
-        let mut near = String::new();
-        for letter in name.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }) {
-            if near.len() + letter.len_utf8() > Route::MAX_BYTES {
-                break;
-            }
-            near.push(letter);
-        }
-        Route::new(near).ok()
-    })
+    Route::new(name).ok().or_else(|| Route::new(clean(name, Route::MAX_BYTES)).ok())
 }
 
 #[cfg(test)]

@@ -49,6 +49,12 @@ pub trait StoreHarness: Send + Sync + Sized + 'static {
         async { false }
     }
 
+    /// Makes the audit refuse every entry from now on, as a full disk or a missing right does. Returns
+    /// true if it was done; by default it can't be.
+    fn refuse_audit(&self) -> impl Future<Output = bool> + Send {
+        async { false }
+    }
+
     /// Returns the reason why this store can't be tested here (the address of its server is not
     /// set). None: it can. A skipped test reports the reason; with `REQUIRE_BACKENDS=1` in the
     /// environment it fails instead.

@@ -12,6 +12,7 @@
 //! [`Transactional`]: outbox_contract::Transactional
 
 pub mod append;
+pub mod audit;
 pub mod dead_letters;
 pub mod due;
 pub mod failing;
@@ -23,6 +24,7 @@ pub mod inbox;
 pub mod lease;
 pub mod operators;
 pub mod order;
+pub mod overview;
 pub mod rules;
 pub mod schedule;
 pub mod settle;
@@ -286,6 +288,25 @@ macro_rules! __store_properties {
                 another_outbox_has_another_identity
                 a_renewed_identity_replaces_the_old_one_for_all
             }
+            overview {
+                waiting_messages_are_filtered_and_paged
+                only_what_is_to_be_published_waits
+                each_bucket_tells_its_owner
+                a_relay_that_is_gone_owns_nothing
+                routes_tell_their_relays_and_pauses
+                figures_of_topics_count_everything_by_its_name
+            }
+            audit {
+                operations_on_a_key_are_recorded
+                operations_on_messages_are_recorded
+                a_replay_is_recorded
+                pauses_and_a_new_identity_are_recorded
+                what_changes_nothing_is_not_recorded
+                an_operation_that_can_not_be_recorded_has_no_effect
+                recorded_operations_are_filtered_and_paged
+                any_text_names_an_actor
+                operators_at_once_are_recorded_apart
+            }
             upkeep {
                 a_check_tells_whether_the_tables_are_there
                 migrating_again_keeps_what_is_there
@@ -322,7 +343,7 @@ mod tests {
 
     #[test]
     fn every_property_of_the_suite_is_in_the_list() {
-        let sources = sources! { "append" "order" "stripes" "fetch" "lease" "settle" "failing" "rules" "fence" "due" "operators" "dead_letters" "schedule" "inbox" "identity" "upkeep" };
+        let sources = sources! { "append" "order" "stripes" "fetch" "lease" "settle" "failing" "rules" "fence" "due" "operators" "dead_letters" "schedule" "inbox" "identity" "overview" "audit" "upkeep" };
         assert_listed(LISTED, sources);
     }
 }

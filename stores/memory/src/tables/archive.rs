@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use outbox_contract::admin::{DeadLetter, Filter, Past};
 use outbox_contract::backend::{Listed, Stored};
-use outbox_contract::{Failure, Message, Route, Timestamp};
+use outbox_contract::{Failure, Message, MessageId, Route, Timestamp};
 
 use super::{Appendable, Tables};
 use crate::locks::LockName;
@@ -80,6 +80,11 @@ impl Archive {
         self.dead_by_route.get(route).copied().unwrap_or_default()
     }
 
+    /// Returns the routes of dead letters.
+    pub(super) fn routes(&self) -> impl Iterator<Item = &Route> {
+        self.dead_by_route.iter().filter(|(_, count)| **count > 0).map(|(route, _)| route)
+    }
+
     pub(super) fn find_dead<'f>(
         &'f self,
         filter: &'f Filter,
@@ -140,7 +145,13 @@ impl Tables {
         found.map(lock).collect()
     }
 
-    pub(crate) fn requeue(&mut self, filter: &Filter, appendable: &Appendable, now: Timestamp) -> u64 {
+    /// Appends dead letters again. Returns their ids.
+    pub(crate) fn requeue(
+        &mut self,
+        filter: &Filter,
+        appendable: &Appendable,
+        now: Timestamp,
+    ) -> Vec<MessageId> {
         let found: Vec<When> = self
             .archive
             .find_dead(filter)
@@ -166,26 +177,34 @@ impl Tables {
         true
     }
 
-    pub(crate) fn replay(&mut self, filter: &Filter, appendable: &Appendable, now: Timestamp) -> u64 {
+    /// Appends delivered messages again. Returns their ids.
+    pub(crate) fn replay(
+        &mut self,
+        filter: &Filter,
+        appendable: &Appendable,
+        now: Timestamp,
+    ) -> Vec<MessageId> {
         let found = self.archive.find_history(filter).skip(filter.offset).take(filter.limit());
         let found = found.filter(|past| appendable.covers(&past.route, &past.message.message));
         let delivered = found.map(|past| (past.route.clone(), Arc::clone(&past.message))).collect();
         self.append_again(delivered, now)
     }
 
-    pub(crate) fn purge(&mut self, filter: &Filter) -> u64 {
+    /// Removes dead letters. Returns their ids.
+    pub(crate) fn purge(&mut self, filter: &Filter) -> Vec<MessageId> {
         let found: Vec<When> =
             self.archive.find_dead(filter).take(filter.limit()).map(|(when, _)| *when).collect();
-        found.iter().filter_map(|when| self.archive.remove_dead(when)).count() as u64
+        let removed = found.iter().filter_map(|when| self.archive.remove_dead(when));
+        removed.map(|letter| letter.stored.message.id).collect()
     }
 
     /// Appends messages in the order in which they once stood.
-    fn append_again(&mut self, mut messages: Vec<(Route, Arc<Stored>)>, now: Timestamp) -> u64 {
+    fn append_again(&mut self, mut messages: Vec<(Route, Arc<Stored>)>, now: Timestamp) -> Vec<MessageId> {
         messages.sort_by_key(|(_, stored)| stored.position);
         for (route, stored) in &messages {
             self.append(route, stored.message.clone(), now);
         }
-        messages.len() as u64
+        messages.into_iter().map(|(_, stored)| stored.message.id).collect()
     }
 }
 

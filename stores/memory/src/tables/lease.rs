@@ -13,7 +13,7 @@ use super::route::RouteTables;
 #[derive(Debug)]
 pub(super) struct Relay {
     pub(super) label: String,
-    row: RelayRow,
+    pub(super) row: RelayRow,
 }
 
 impl Relay {
@@ -81,8 +81,12 @@ impl RouteTables {
             leases::heartbeat(relays, self.owners.values().copied(), request, now);
         self.relays.insert(request.relay, Relay { label: request.label.clone(), row: relay });
         self.put_buckets(changed);
-        leased.paused = Paused { route: self.paused, topics: self.paused_topics.iter().cloned().collect() };
+        leased.paused = self.pauses();
         leased
+    }
+
+    pub(super) fn pauses(&self) -> Paused {
+        Paused { route: self.paused, topics: self.paused_topics.iter().cloned().collect() }
     }
 
     fn put_buckets(&mut self, rows: Vec<BucketRow>) {

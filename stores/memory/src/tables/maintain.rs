@@ -16,13 +16,18 @@ impl Tables {
         let next_due = self.scheduled.next_due();
         let (history_removed, more_history) = self.archive.expire(limit, now);
         let (handled_ids_removed, more_handled_ids) = self.handled_ids.expire(limit, now);
+        let (audit_removed, more_audit) = self.audit.expire(limit, now);
         let relays_removed = self.remove_relays(limit, now);
         Maintained {
             promoted,
             history_removed,
             handled_ids_removed,
+            audit_removed,
             relays_removed,
-            more: more_history || more_handled_ids || next_due.is_some_and(|due_at| due_at <= now),
+            more: more_history
+                || more_handled_ids
+                || more_audit
+                || next_due.is_some_and(|due_at| due_at <= now),
             next_due: next_due.map(|due_at| due_at.since(now)),
         }
     }

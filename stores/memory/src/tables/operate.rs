@@ -90,21 +90,27 @@ impl Tables {
         Ok(skipped)
     }
 
-    pub(crate) fn discard(&mut self, route: &Route, key: &KeyId, now: Timestamp) -> Result<u64, Flowing> {
+    pub(crate) fn discard(
+        &mut self,
+        route: &Route,
+        key: &KeyId,
+        now: Timestamp,
+    ) -> Result<Vec<MessageId>, Flowing> {
         let (row, _) = self.take_key(route, key)?;
         for parked in row.parked.values() {
             let death = death(&row.state, parked.stored.message.id, "discarded");
             self.archive.bury(route, Arc::clone(&parked.stored), death, now);
         }
-        Ok(row.parked.len() as u64)
+        Ok(row.parked.values().map(|parked| parked.stored.message.id).collect())
     }
 
-    pub(crate) fn set_paused(&mut self, route: &Route, topic: Option<&Topic>, paused: bool) {
+    /// Begins or ends a pause. Returns true if that changed something.
+    pub(crate) fn set_paused(&mut self, route: &Route, topic: Option<&Topic>, paused: bool) -> bool {
         let tables = self.route(route);
         match topic {
-            Some(topic) if paused => drop(tables.paused_topics.insert(topic.clone())),
-            Some(topic) => drop(tables.paused_topics.remove(topic)),
-            None => tables.paused = paused,
+            Some(topic) if paused => tables.paused_topics.insert(topic.clone()),
+            Some(topic) => tables.paused_topics.remove(topic),
+            None => std::mem::replace(&mut tables.paused, paused) != paused,
         }
     }
 

@@ -38,6 +38,11 @@ impl Scheduled {
         self.messages.keys().next().map(|(due_at, _)| *due_at)
     }
 
+    /// Returns the routes of these messages.
+    pub(super) fn routes(&self) -> impl Iterator<Item = &Route> {
+        self.by_route.iter().filter(|(_, count)| **count > 0).map(|(route, _)| route)
+    }
+
     /// Returns the due time of the first message of a route.
     pub(super) fn first_of(&self, route: &Route) -> Option<Timestamp> {
         let mut all = self.messages.iter();
@@ -70,11 +75,13 @@ impl Tables {
         page(found.map(listed), filter)
     }
 
-    pub(crate) fn cancel_scheduled(&mut self, ids: &[MessageId]) -> u64 {
+    /// Removes scheduled messages. Returns their ids.
+    pub(crate) fn cancel_scheduled(&mut self, ids: &[MessageId]) -> Vec<MessageId> {
         let all = self.scheduled.messages.iter();
         let found: Vec<(Timestamp, u64)> =
             all.filter(|(_, (_, message))| ids.contains(&message.id)).map(|(when, _)| *when).collect();
-        found.iter().filter_map(|when| self.scheduled.remove(when)).count() as u64
+        let removed = found.iter().filter_map(|when| self.scheduled.remove(when));
+        removed.map(|(_, message)| message.id).collect()
     }
 
     /// The locks under which [`promote`](Self::promote) appends.

@@ -187,6 +187,23 @@ async fn what_is_over_its_time_is_removed_in_small_rounds() {
     assert_eq!(deduplicate(&store, &consumer, &[1]).await, [Dedup::New], "its time is over");
 }
 
+#[tokio::test(start_paused = true)]
+async fn recorded_operations_are_removed_at_the_end_of_their_retention() {
+    let kept = Duration::from_secs(60);
+    let store = builder().audit_kept(kept).build();
+    for number in 1..=3 {
+        store.hold(&Route::default(), &message("a", number).key_id()).await.unwrap();
+    }
+    tokio::time::sleep(kept / 2).await;
+    store.pause(&Route::default(), None).await.unwrap();
+    tokio::time::sleep(kept / 2).await;
+    let (first, second) = (store.maintain(2).await.unwrap(), store.maintain(2).await.unwrap());
+    assert_eq!((first.audit_removed, first.more), (2, true));
+    assert_eq!((second.audit_removed, second.more), (1, false));
+    let left = store.audit(&outbox_contract::admin::Filter::all_routes()).await.unwrap();
+    assert_eq!(left.iter().map(|entry| entry.operation.as_str()).collect::<Vec<_>>(), ["pause"]);
+}
+
 /// Writers, a relay that fails and settles, and an operator, all at once; what each of them saw, and what is left.
 async fn run() -> String {
     let store = builder().concurrent_writers().history(Duration::from_secs(60)).build();

@@ -42,6 +42,13 @@ impl StoreHarness for Subject {
     }
 
     /// The server's clock is not the tests' own: the ends of lives, leases and roles are moved instead.
+    async fn refuse_audit(&self) -> bool {
+        let database = self.store.client().default_database().expect("the URL names a database");
+        let never = doc! { "collMod": "outbox_audit", "validator": { "never": { "$exists": true } } };
+        database.run_command(never).await.expect("the collection is there");
+        true
+    }
+
     async fn set_clock_back(&self, by: Duration) -> bool {
         let by = i64::try_from(by.as_micros()).expect("not that long");
         let database = self.store.client().default_database().expect("the URL names a database");

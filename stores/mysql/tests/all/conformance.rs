@@ -61,6 +61,12 @@ macro_rules! on {
                     true
                 }
 
+                async fn refuse_audit(&self) -> bool {
+                    let away = sqlx::query("alter table outbox_audit rename to outbox_away");
+                    away.execute(self.store.pool()).await.expect("the table is there");
+                    true
+                }
+
                 fn skipped() -> Option<String> {
                     $wish.shared().or_skip().is_none().then(|| "there is no such server".to_owned())
                 }

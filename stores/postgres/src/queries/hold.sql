@@ -1,2 +1,5 @@
--- Holds a key: $1 route, $2 topic, $3 key.
-select outbox_hold($1::text, $2::text, $3::text)::text
+-- Holds a key, and records it: $1 route, $2 topic, $3 key, $4 actor, $5 operation, $6 detail.
+with done as materialized (
+    select outbox_hold($1::text, $2::text, $3::text)::text as done
+)
+select d.done, outbox_note($4, $5, $1, $2, $3, $6, 0, '{}') as noted from done d

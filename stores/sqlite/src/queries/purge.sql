@@ -13,3 +13,4 @@ where number in (
     order by number
     limit ?7
 )
+returning id

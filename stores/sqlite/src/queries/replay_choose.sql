@@ -2,9 +2,9 @@
 -- their keys.
 -- ?1 route, ?2 topic, ?3 key (null: any), ?4 ids as hexadecimal (JSON; null: any), ?5 since, ?6 before (null: any), ?7 how many,
 -- ?8 behind how many.
-select number, topic, order_key
+select number, topic, order_key, id
 from (
-    select number, position, topic, order_key
+    select number, position, topic, order_key, id
     from outbox_history
     where (?1 is null or route = ?1)
       and (?2 is null or topic = ?2)

@@ -23,6 +23,11 @@ async fn lease_longer(store: &SqliteStore, by: Duration) {
     }
 }
 
+async fn refuse_audit(store: &SqliteStore) {
+    let away = sqlx::query("alter table outbox_audit rename to outbox_away");
+    away.execute(store.pool()).await.expect("the table is there");
+}
+
 mod file {
     use super::*;
 
@@ -57,6 +62,11 @@ mod file {
             lease_longer(&self.store, by).await;
             true
         }
+
+        async fn refuse_audit(&self) -> bool {
+            refuse_audit(&self.store).await;
+            true
+        }
     }
 
     outbox_testkit::store_conformance!(File);
@@ -81,6 +91,11 @@ mod in_memory {
 
         async fn set_clock_back(&self, by: Duration) -> bool {
             lease_longer(&self.0, by).await;
+            true
+        }
+
+        async fn refuse_audit(&self) -> bool {
+            refuse_audit(&self.0).await;
             true
         }
 

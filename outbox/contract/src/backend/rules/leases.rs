@@ -54,6 +54,8 @@ pub struct BucketRow {
     pub owner: Option<RelayId>,
     /// Epoch of the last ownership; 0 before the first.
     pub epoch: Epoch,
+    /// Start of the last ownership.
+    pub since: Timestamp,
     /// Position at or below which the bucket has no row.
     pub low_water: Position,
     /// End of the lease of a bucket that is being given up.
@@ -64,7 +66,14 @@ impl BucketRow {
     /// Returns a bucket that nobody has owned yet.
     #[must_use]
     pub const fn new(bucket: Bucket) -> Self {
-        Self { bucket, owner: None, epoch: Epoch(0), low_water: Position(0), ends_at: None }
+        Self {
+            bucket,
+            owner: None,
+            epoch: Epoch(0),
+            since: Timestamp::from_micros(0),
+            low_water: Position(0),
+            ends_at: None,
+        }
     }
 
     /// Returns the owner of the bucket now. `relay` finds the row of a relay.
@@ -133,7 +142,7 @@ pub fn heartbeat(
     };
     for row in rows.iter_mut().filter(is_free).take(fair_share.saturating_sub(owned)) {
         (row.owner, row.ends_at) = (Some(request.relay), None);
-        row.epoch = Epoch(row.epoch.0 + 1);
+        (row.epoch, row.since) = (Epoch(row.epoch.0 + 1), now);
     }
 
     let live = relays.values().filter(|row| row.is_live(now));

@@ -56,7 +56,8 @@ impl Pace {
 
 /// Returns true if a round changed any row.
 const fn has_changed(done: &Maintained) -> bool {
-    done.promoted + done.history_removed + done.handled_ids_removed + done.relays_removed > 0
+    let removed = done.history_removed + done.handled_ids_removed + done.audit_removed + done.relays_removed;
+    done.promoted + removed > 0
 }
 
 /// Maximum number of rows of each kind in one round.

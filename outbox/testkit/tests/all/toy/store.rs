@@ -7,14 +7,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::admin::{Admin, Edit, FailingKey, Filter, OutboxId};
+use outbox_contract::admin::{
+    Actor, Admin, AuditEntry, Edit, FailingKey, Figure, Filter, OutboxId, Ownership, RouteStatus,
+    TopicFigures, TopicTally,
+};
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::rules::leases::{self, BucketRow, Heartbeat, RelayRow};
 use outbox_contract::backend::{
-    Archive, Backlog, Bucket, BucketSet, Committed, Death, Dedup, Due, DueKey, DueRequest, FetchRequest,
-    Fetched, FetchedRow, Frontier, KeyOperation, KeyTransition, Lease, LeaseRequest, Leased, Listed,
-    LowWater, Maintained, Paused, Position, RelayId, RowId, Scope, Steered, Step, Stored, Transitioned,
-    Unserved, View, Waiting, WakeupSignal, inbox_route,
+    Archive, AuditNote, Backlog, Bucket, BucketSet, Committed, Death, Dedup, Due, DueKey, DueRequest,
+    FetchRequest, Fetched, FetchedRow, Frontier, KeyOperation, KeyTransition, Lease, LeaseRequest, Leased,
+    Listed, LowWater, Maintained, Paused, Position, RelayId, RowId, Scope, Steered, Step, Stored,
+    Transitioned, Unserved, View, Waiting, WakeupSignal, inbox_route,
 };
 use outbox_contract::{
     AppendError, Consumer, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError, StoreErrorKind,
@@ -23,18 +26,24 @@ use outbox_contract::{
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
+/// Time for which the record of operations is kept.
+const AUDIT_KEPT: Duration = Duration::from_secs(90 * 24 * 3_600);
+
 /// Time for which ids of handled messages are kept.
 const HANDLED_KEPT: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 // ANCHOR: tables
 /// The store. A statement locks the tables, does all of its work and unlocks them: no reader sees a
 /// part of it.
+#[derive(Clone)]
 pub(crate) struct ToyStore {
-    tables: Mutex<Tables>,
+    tables: Arc<Mutex<Tables>>,
     /// Held by the transaction that writes; the others wait for their turn.
     turn: Arc<AsyncMutex<()>>,
     started: (Timestamp, Instant),
     signal: WakeupSignal,
+    /// Whoever performs the operations of this handle.
+    actor: Actor,
 }
 
 #[derive(Default)]
@@ -48,6 +57,7 @@ struct Tables {
     /// The last position, version or number given out. It never goes back.
     last: i64,
     identity: Option<OutboxId>,
+    audit: Vec<AuditEntry>,
 }
 
 #[derive(Default)]
@@ -56,7 +66,8 @@ struct RouteTables {
     hot: BTreeMap<Position, Arc<Stored>>,
     /// Failing and held keys, with what is parked behind them.
     keys: BTreeMap<KeyId, KeyRow>,
-    relays: BTreeMap<RelayId, RelayRow>,
+    /// Each with its name for people.
+    relays: BTreeMap<RelayId, (String, RelayRow)>,
     buckets: BTreeMap<Bucket, BucketRow>,
     paused: Paused,
 }
@@ -73,7 +84,8 @@ type Parked = BTreeMap<Position, (Timestamp, Arc<Stored>)>;
 impl ToyStore {
     pub(crate) fn new() -> Self {
         let started = (Timestamp::now(), Instant::now());
-        Self { tables: Mutex::default(), turn: Arc::default(), started, signal: WakeupSignal::new() }
+        let (tables, turn, signal) = (Arc::default(), Arc::default(), WakeupSignal::new());
+        Self { tables, turn, started, signal, actor: Actor::default() }
     }
 
     /// Runs a statement, at one instant of the database's clock.
@@ -351,7 +363,7 @@ fn content_bytes(message: &Message) -> usize {
 // ANCHOR: leases
 impl RouteTables {
     fn owner(&self, bucket: Bucket, now: Timestamp) -> Option<RelayId> {
-        self.buckets.get(&bucket)?.owner(|id| self.relays.get(&id), now)
+        self.buckets.get(&bucket)?.owner(|id| self.relays.get(&id).map(|(_, row)| row), now)
     }
 
     fn owned(&self, relay: RelayId, now: Timestamp) -> BucketSet {
@@ -359,16 +371,16 @@ impl RouteTables {
     }
 
     fn lease(&mut self, request: &LeaseRequest, now: Timestamp) -> Leased {
-        let (relays, buckets) = (self.relays.values().copied(), self.buckets.values().copied());
+        let (relays, buckets) = (self.relays.values().map(|(_, row)| *row), self.buckets.values().copied());
         let Heartbeat { relay, changed, mut leased } = leases::heartbeat(relays, buckets, request, now);
-        self.relays.insert(relay.relay, relay);
+        self.relays.insert(relay.relay, (request.label.clone(), relay));
         self.put(changed);
         leased.paused = self.paused.clone();
         leased
     }
 
     fn give_back(&mut self, relay: RelayId, given: (&[Lease], &LowWater), leaving: bool, now: Timestamp) {
-        let (relays, buckets) = (self.relays.values().copied(), self.buckets.values().copied());
+        let (relays, buckets) = (self.relays.values().map(|(_, row)| *row), self.buckets.values().copied());
         self.put(leases::give_back(relays, buckets, relay, given, now));
         if leaving {
             self.relays.remove(&relay);
@@ -587,7 +599,16 @@ impl Admin for ToyStore {
     }
 
     async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
-        let found: Vec<Listed> = self.run(|tables, _| match view {
+        let mut found: Vec<Listed> = self.run(|tables, _| match view {
+            View::Waiting => {
+                let hot = tables.routes.iter().flat_map(|(route, tables)| {
+                    tables
+                        .hot
+                        .values()
+                        .map(|stored| Listed::new(route.clone(), Arc::clone(stored), stored.appended_at))
+                });
+                hot.collect()
+            }
             View::Parked => {
                 let parked = tables.keys().flat_map(|(route, _, row)| {
                     row.parked
@@ -606,6 +627,12 @@ impl Admin for ToyStore {
                 scheduled.collect()
             }
         });
+        if view == View::Waiting {
+            found.sort_by_key(|listed| listed.stored.position);
+            if filter.newest {
+                found.reverse();
+            }
+        }
         Ok(page(found.into_iter().filter(|listed| selects_listed(filter, listed)), filter))
     }
 
@@ -615,7 +642,16 @@ impl Admin for ToyStore {
         key: &KeyId,
         operation: KeyOperation,
     ) -> Result<Steered, StoreError> {
-        self.run(|tables, now| tables.steer(route, key, operation, now)).ok_or_else(|| {
+        let note = AuditNote::on_key(&self.actor, operation, route, key);
+        let steered = self.run(|tables, now| {
+            let (steered, ids) = tables.steer(route, key, operation, now)?;
+            // A skip of nothing changes nothing.
+            if operation != KeyOperation::Skip || !ids.is_empty() {
+                tables.note(&note, &ids, now);
+            }
+            Some(steered)
+        });
+        steered.ok_or_else(|| {
             let words = format!("the key {key} on the route {route} is neither failing nor held");
             StoreError::new(StoreErrorKind::Invalid, operation.name(), words)
         })
@@ -625,13 +661,14 @@ impl Admin for ToyStore {
         if archive == Archive::History {
             return Ok(0);
         }
+        let note = AuditNote::on_messages(&self.actor, archive.operation(), filter);
         let appended = self.run(|tables, now| {
             let mut letters = tables.take_dead(filter);
             letters.sort_by_key(|letter| letter.stored.position);
             for letter in &letters {
                 tables.append(&letter.route, letter.stored.message.clone(), now);
             }
-            letters.len() as u64
+            tables.note_some(&note, &letters, now)
         });
         Ok(self.ring_if_any(appended))
     }
@@ -649,6 +686,7 @@ impl Admin for ToyStore {
             let id = message.id;
             if let Some(letter) = tables.take_dead(&first).pop() {
                 tables.append(&letter.route, message, now);
+                tables.note(&AuditNote::edited(&self.actor, filter, edit), &[id], now);
             }
             Ok(Some(id))
         });
@@ -659,29 +697,42 @@ impl Admin for ToyStore {
     }
 
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
-        Ok(self.run(|tables, _| tables.take_dead(filter).len() as u64))
+        let note = AuditNote::on_messages(&self.actor, "purge", filter);
+        Ok(self.run(|tables, now| {
+            let letters = tables.take_dead(filter);
+            tables.note_some(&note, &letters, now)
+        }))
     }
 
     async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError> {
-        self.run(|tables, _| {
-            let now_paused = &mut tables.route(route).paused;
-            let Some(topic) = topic else {
-                now_paused.route = paused;
-                return;
-            };
-            now_paused.topics.retain(|there| there != topic);
-            if paused {
-                now_paused.topics.push(topic.clone());
+        self.run(|tables, now| {
+            let pauses = &mut tables.route(route).paused;
+            let before = pauses.clone();
+            match topic {
+                None => pauses.route = paused,
+                Some(topic) => {
+                    pauses.topics.retain(|there| there != topic);
+                    pauses.topics.extend(paused.then(|| topic.clone()));
+                    pauses.topics.sort();
+                }
+            }
+            if *pauses != before {
+                tables.note(&AuditNote::paused(&self.actor, route, topic, paused), &[], now);
             }
         });
         Ok(())
     }
 
     async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
-        Ok(self.run(|tables, _| {
-            let before = tables.scheduled.len();
-            tables.scheduled.retain(|_, (_, message)| !ids.contains(&message.id));
-            (before - tables.scheduled.len()) as u64
+        Ok(self.run(|tables, now| {
+            let is_removed =
+                |_: &(Timestamp, i64), scheduled: &mut (Route, Message)| ids.contains(&scheduled.1.id);
+            let removed = tables.scheduled.extract_if(.., is_removed);
+            let removed: Vec<MessageId> = removed.map(|(_, (_, message))| message.id).collect();
+            if !removed.is_empty() {
+                tables.note(&AuditNote::canceled(&self.actor), &removed, now);
+            }
+            removed.len() as u64
         }))
     }
 
@@ -690,7 +741,40 @@ impl Admin for ToyStore {
     }
 
     async fn renew_identity(&self) -> Result<OutboxId, StoreError> {
-        Ok(self.run(|tables, _| *tables.identity.insert(OutboxId::new())))
+        let identity = OutboxId::new();
+        self.run(|tables, now| {
+            tables.identity = Some(identity);
+            tables.note(&AuditNote::identity(&self.actor, identity), &[], now);
+        });
+        Ok(identity)
+    }
+
+    fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
+        Arc::new(Self { actor, ..self.clone() })
+    }
+
+    async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>, StoreError> {
+        let mut found = self.run(|tables, _| tables.audit.clone());
+        if filter.newest {
+            found.reverse();
+        }
+        Ok(page(found.into_iter().filter(|entry| selects_entry(filter, entry)), filter))
+    }
+
+    async fn ownership(&self, route: &Route) -> Result<Ownership, StoreError> {
+        Ok(self.run(|tables, now| {
+            let tables = tables.route(route);
+            let (relays, buckets) = (tables.relays.values().cloned(), tables.buckets.values().copied());
+            Ownership::of_rows(relays, buckets, tables.paused.clone(), now)
+        }))
+    }
+
+    async fn routes(&self) -> Result<Vec<RouteStatus>, StoreError> {
+        Ok(self.run(|tables, now| tables.status(now)))
+    }
+
+    async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError> {
+        Ok(self.run(|tables, now| tables.figures(route, now)))
     }
 }
 
@@ -701,14 +785,62 @@ impl Tables {
             .flat_map(|(route, tables)| tables.keys.iter().map(move |(key, row)| (route, key, row)))
     }
 
-    /// Does what an operator asks; `None` if the key is neither failing nor held.
+    fn note(&mut self, note: &AuditNote, ids: &[MessageId], now: Timestamp) {
+        self.audit.push(note.entry(now, ids.len() as u64, ids));
+    }
+
+    /// Records an operation on messages, if there were any. Returns their number.
+    fn note_some(&mut self, note: &AuditNote, messages: &[Listed], now: Timestamp) -> u64 {
+        let ids: Vec<MessageId> = messages.iter().map(|listed| listed.stored.message.id).collect();
+        if !ids.is_empty() {
+            self.note(note, &ids, now);
+        }
+        ids.len() as u64
+    }
+
+    fn status(&self, now: Timestamp) -> Vec<RouteStatus> {
+        let scheduled = self.scheduled.values().map(|(route, _)| route);
+        let known = self.routes.keys().chain(scheduled).chain(self.dead.iter().map(|letter| &letter.route));
+        let known: BTreeSet<&Route> = known.collect();
+        let status = |route: &Route| {
+            let mut status = RouteStatus::new(route.clone());
+            if let Some(tables) = self.routes.get(route) {
+                status.paused = tables.paused.clone();
+                status.relays = tables.relays.values().filter(|(_, relay)| relay.is_live(now)).count();
+            }
+            status
+        };
+        known.into_iter().take(RouteStatus::MAX).map(status).collect()
+    }
+
+    fn figures(&self, route: &Route, now: Timestamp) -> Vec<TopicFigures> {
+        let mut tally = TopicTally::new(now, u64::MAX);
+        for letter in self.dead.iter().filter(|letter| letter.route == *route) {
+            tally.add(Figure::Dead, letter.stored.message.topic.as_str(), 1, None);
+        }
+        let tables = self.routes.get(route);
+        for stored in tables.into_iter().flat_map(|tables| tables.hot.values()) {
+            tally.add(Figure::Waiting, stored.message.topic.as_str(), 1, Some(stored.appended_at));
+        }
+        for (key, row) in tables.into_iter().flat_map(|tables| &tables.keys) {
+            let figure = if row.state.held { Figure::Held } else { Figure::Retrying };
+            tally.add(figure, key.topic.as_str(), 1, None);
+            for (_, stored) in row.parked.values() {
+                tally.add(Figure::Parked, key.topic.as_str(), 1, Some(stored.appended_at));
+            }
+        }
+        tally.finish()
+    }
+
+    /// Does what an operator asks, and returns the ids of the messages that this buried; `None` if the
+    /// key is neither failing nor held.
     fn steer(
         &mut self,
         route: &Route,
         key: &KeyId,
         operation: KeyOperation,
         now: Timestamp,
-    ) -> Option<Steered> {
+    ) -> Option<(Steered, Vec<MessageId>)> {
         let version = self.next();
         let tables = self.route(route);
         let (state, mut parked) = tables.take_key(key);
@@ -716,23 +848,23 @@ impl Tables {
         match operation {
             KeyOperation::Hold => {
                 put(failing_key::hold(state, version, now), parked);
-                Some(Steered::NOTHING)
+                Some((Steered::NOTHING, Vec::new()))
             }
             KeyOperation::Release => {
                 put(state?.release(version, now), parked);
-                Some(Steered::NOTHING)
+                Some((Steered::NOTHING, Vec::new()))
             }
             KeyOperation::Skip => {
                 let state = state?;
                 let Some((_, (_, stored))) = parked.pop_first() else {
                     put(state, parked);
-                    return Some(Steered::NOTHING);
+                    return Some((Steered::NOTHING, Vec::new()));
                 };
                 let id = stored.message.id;
                 let death = death(&state, id, "skipped");
                 put(state.skip(version, now), parked);
                 self.bury(route, stored, death, now);
-                Some(Steered::skipped(Some(id)))
+                Some((Steered::skipped(Some(id)), vec![id]))
             }
             KeyOperation::Discard => {
                 let state = state?;
@@ -740,7 +872,8 @@ impl Tables {
                     let death = death(&state, stored.message.id, "discarded");
                     self.bury(route, Arc::clone(stored), death, now);
                 }
-                Some(Steered::discarded(parked.len() as u64))
+                let ids: Vec<MessageId> = parked.values().map(|(_, stored)| stored.message.id).collect();
+                Some((Steered::discarded(ids.len() as u64), ids))
             }
         }
     }
@@ -787,6 +920,15 @@ fn selects(
         && filter.before.is_none_or(|before| at < before)
 }
 
+fn selects_entry(filter: &Filter, entry: &AuditEntry) -> bool {
+    filter.route.as_ref().is_none_or(|wanted| entry.route.as_ref() == Some(wanted))
+        && filter.topic.as_ref().is_none_or(|wanted| entry.topic.as_ref() == Some(wanted))
+        && filter.key.as_ref().is_none_or(|wanted| entry.key.as_ref() == Some(wanted))
+        && filter.ids.as_ref().is_none_or(|ids| entry.ids.iter().any(|id| ids.contains(id)))
+        && filter.since.is_none_or(|since| entry.at >= since)
+        && filter.before.is_none_or(|before| entry.at < before)
+}
+
 fn page<T>(found: impl IntoIterator<Item = T>, filter: &Filter) -> Vec<T> {
     found.into_iter().skip(filter.offset).take(filter.limit()).collect()
 }
@@ -815,9 +957,12 @@ impl Tables {
         let before = self.handled.len();
         self.handled.retain(|_, at| !is_removed(at.plus(HANDLED_KEPT) <= now));
         done.handled_ids_removed = (before - self.handled.len()) as u64;
+        let before = self.audit.len();
+        self.audit.retain(|entry| !is_removed(entry.at.plus(AUDIT_KEPT) <= now));
+        done.audit_removed = (before - self.audit.len()) as u64;
         for tables in self.routes.values_mut() {
             let before = tables.relays.len();
-            tables.relays.retain(|_, relay| {
+            tables.relays.retain(|_, (_, relay)| {
                 let gone_for = now.since(relay.expires_at);
                 !is_removed(!relay.is_live(now) && gone_for > relay.lasts.saturating_mul(10))
             });
@@ -852,7 +997,7 @@ impl Tables {
     fn unserved(&self, after: Duration, now: Timestamp) -> Vec<Unserved> {
         let is_served = |route: &Route| {
             let relays = self.routes.get(route).into_iter().flat_map(|tables| tables.relays.values());
-            relays.into_iter().any(|relay| relay.is_live(now))
+            relays.into_iter().any(|(_, relay)| relay.is_live(now))
         };
         let due = self.scheduled.range(..=(now, i64::MAX)).map(|((due_at, _), (route, _))| (route, *due_at));
         let there = self.routes.iter().flat_map(|(route, tables)| {

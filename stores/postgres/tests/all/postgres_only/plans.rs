@@ -60,6 +60,37 @@ async fn a_fetch_is_one_range_of_the_primary_key_and_sorts_nothing() {
     }
 }
 
+/// What waits is listed from either end along the primary key, which stops behind the page.
+#[tokio::test]
+async fn a_page_of_what_waits_reads_no_more_than_the_page() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let mut connection = fixture.connection().await;
+    run(&mut connection, PINNED).await;
+    let fill = "insert into outbox_message (position, bucket, topic, key, event_type) \
+                select nextval('outbox_message_position'), n % 256, 'orders', 'key-' || n, 'x' from generate_series(1, 20000) n; \
+                analyze outbox_message";
+    run(&mut connection, fill).await;
+    let arguments = "'default', null, null, null, null, null, 100, 0, 1000000, 10000";
+    for (statement, way) in [
+        (include_str!("../../../src/queries/browse_waiting.sql"), "Index Scan using outbox_message_pkey"),
+        (
+            include_str!("../../../src/queries/browse_waiting_newest.sql"),
+            "Index Scan Backward using outbox_message_pkey",
+        ),
+    ] {
+        run(&mut connection, &format!("deallocate all; prepare s as {statement}")).await;
+        let explain = format!("explain (analyze, costs off, timing off, summary off) execute s({arguments})");
+        let rows = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_all(&mut connection).await.unwrap();
+        let plan: Vec<String> = rows.iter().map(|row| row.try_get_unchecked(0).unwrap()).collect();
+        assert_no_scan(&plan);
+        let walks: Vec<&String> = plan.iter().filter(|line| line.contains(way)).collect();
+        assert!(!walks.is_empty(), "no {way} in {plan:#?}");
+        let counts = plan.iter().filter_map(|line| line.split_once("actual rows=")?.1.split(' ').next());
+        let most = counts.filter_map(|count| count.parse::<f64>().ok()).fold(0.0, f64::max);
+        assert!(most <= 100.0, "a step reads {most} rows: {plan:#?}");
+    }
+}
+
 /// Dead rows below the cursor are not scanned.
 #[tokio::test]
 async fn a_fetch_reads_no_more_pages_with_many_dead_rows_below_its_cursor() {

@@ -34,4 +34,31 @@ async fn a_key_is_discarded_in_steps_and_held_until_the_last_of_them() {
     assert!(store.failing_keys(&Filter::all_routes()).await.unwrap().is_empty());
     let backlog = store.backlog(&Route::default()).await.unwrap();
     assert_eq!((backlog.parked, backlog.dead), (0, 2_500));
+    // Each step is recorded with what it moved, and none for the one that failed.
+    let entries = store.audit(&Filter::all_routes()).await.unwrap();
+    let told: Vec<_> = entries.iter().map(|entry| (entry.affected, entry.ids.len())).collect();
+    assert_eq!(told, [(1_000, 100), (1_000, 100), (500, 100)]);
+}
+
+#[tokio::test]
+async fn recorded_operations_are_removed_at_the_end_of_their_retention() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let store = &fixture.store;
+    fixture
+        .run(
+            "insert into outbox_audit (at, actor, operation, detail, affected, ids)
+             select outbox_now() - d.days * 86400000000, 'ann', 'purge', '{}', 0, ''
+             from (values (91, 250), (89, 3), (-365, 2)) d(days, rows), generate_series(1, d.rows)",
+        )
+        .await;
+    let (mut removed, mut rounds) = (0, 0);
+    loop {
+        let done = store.maintain(100).await.unwrap();
+        (removed, rounds) = (removed + done.audit_removed, rounds + 1);
+        if !done.more {
+            break;
+        }
+    }
+    let left = store.audit(&Filter::all_routes()).await.unwrap();
+    assert_eq!((removed, rounds, left.len()), (250, 3, 5));
 }

@@ -74,3 +74,26 @@ async fn rows_of_a_clock_that_was_ahead_are_kept_while_nothing_behind_them_is_ov
         }
     }
 }
+
+/// The oldest first, in rounds of a bounded size; what a clock that was ahead recorded stays until then.
+#[tokio::test]
+async fn recorded_operations_are_removed_at_the_end_of_their_retention() {
+    const AUDIT: (&str, &str) = (
+        "outbox_audit",
+        "insert into outbox_audit (actor, operation, detail, affected, ids, at) select 'ann', 'purge', '{}', 0, '', ",
+    );
+    let fixture = Fixture::new().await;
+    let store = store(&fixture).await;
+    for (rows, days) in [(250, 91), (3, 89), (2, -365)] {
+        fill(&store, AUDIT, rows, days).await;
+    }
+    let (mut removed, mut rounds) = (0, 0);
+    loop {
+        let done = store.maintain(100).await.unwrap();
+        (removed, rounds) = (removed + done.audit_removed, rounds + 1);
+        if !done.more {
+            break;
+        }
+    }
+    assert_eq!((removed, rounds, count(&store, AUDIT).await), (250, 3, 5));
+}
