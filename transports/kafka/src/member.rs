@@ -6,20 +6,24 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use outbox_contract::backend::flow::Finished;
-use outbox_contract::backend::{Delivery, Unit};
+use outbox_contract::backend::{Delivery, Problem, Unit};
 use outbox_contract::{Topic, TransportError, TransportErrorKind};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance, RebalanceProtocol};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::{BorrowedMessage, Message as _};
+use rdkafka::statistics::Statistics;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use rdkafka::types::RDKafkaErrorCode;
+use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use tokio::sync::Notify;
 
+use crate::begun::{Begun, reset_of};
 use crate::consumer_error::ConsumerError;
 use crate::context::Events;
 use crate::dispatch::{Dispatch, Flow};
+use crate::lags::{Known, Lags};
+use crate::positions::Positions;
 use crate::problems::Problems;
 
 /// Time for which the thread waits for a record before it looks at anything else.
@@ -50,13 +54,24 @@ pub(crate) struct Member {
     committing: Mutex<()>,
     // Plain as well: held for a step of the machine.
     problems: Mutex<Problems>,
+    positions: Positions,
+    // And these.
+    begun: Mutex<Begun>,
+    lags: Mutex<Lags>,
+    /// Ends of partitions of which the client fetches nothing now, as they were asked for.
+    ends: Mutex<BTreeMap<Unit, i64>>,
     /// Something may be wrong with a topic.
     doubt: Condvar,
     leaving: AtomicBool,
 }
 
 impl Member {
-    pub(crate) fn new(topics: Vec<Topic>, dispatch: Dispatch, problems: Problems) -> Self {
+    pub(crate) fn new(
+        topics: Vec<Topic>,
+        dispatch: Dispatch,
+        problems: Problems,
+        positions: Positions,
+    ) -> Self {
         Self {
             events: Events::default(),
             topics,
@@ -65,6 +80,10 @@ impl Member {
             wake: Notify::new(),
             committing: Mutex::new(()),
             problems: Mutex::new(problems),
+            positions,
+            begun: Mutex::default(),
+            lags: Mutex::default(),
+            ends: Mutex::default(),
             doubt: Condvar::new(),
             leaving: AtomicBool::new(false),
         }
@@ -78,6 +97,90 @@ impl Member {
     /// Returns the problems of single topics. No step of it runs foreign code.
     pub(crate) fn problems(&self) -> MutexGuard<'_, Problems> {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what did not begin where the group left it. No step of it runs foreign code.
+    pub(crate) fn begun(&self) -> MutexGuard<'_, Begun> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lags(&self) -> MutexGuard<'_, Lags> {
+        self.lags.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the problems of single topics, and of partitions whose position is lost.
+    pub(crate) fn all_problems(&self) -> Vec<Problem> {
+        let mut all = self.problems().all();
+        all.extend(self.begun().problems());
+        all
+    }
+
+    /// The ends of partitions of which the client fetches nothing were asked for.
+    pub(crate) fn has_ends(&self, ends: BTreeMap<Unit, i64>) {
+        *self.ends.lock().unwrap_or_else(PoisonError::into_inner) = ends;
+    }
+
+    /// Measures what waits in each partition of this member, by what the client knows.
+    fn measure(&self, statistics: &Statistics) {
+        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let dispatch = self.dispatch();
+        let mut known = Vec::new();
+        for unit in dispatch.owned() {
+            let topic = statistics.topics.get(unit.topic.as_str());
+            let Some(it) = topic.and_then(|topic| topic.partitions.get(&number(&unit))) else { continue };
+            let high = it.hi_offset.max(ends.get(&unit).copied().unwrap_or(-1));
+            let next = dispatch.next_of(&unit).unwrap_or(it.next_offset).max(it.next_offset);
+            if high < 0 || next < 0 {
+                continue;
+            }
+            let (unfinished, written) = dispatch.unfinished(&unit).unzip();
+            let known_of = Known { next, unfinished, written: written.flatten(), high, stable: it.ls_offset };
+            known.push((unit, known_of));
+        }
+        drop(dispatch);
+        let millis = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_millis();
+        self.lags().measure(known, Instant::now(), i64::try_from(millis).unwrap_or(i64::MAX));
+    }
+
+    /// Decides where partitions begin that this member takes up: notes it in the list. Returns the units of which nothing is to be read.
+    fn take_up(
+        &self,
+        consumer: &BaseConsumer<MemberContext>,
+        partitions: &mut TopicPartitionList,
+    ) -> KafkaResult<Vec<Unit>> {
+        let units = self.units(partitions);
+        let begins = self.positions.find(consumer, &units, || self.is_leaving())?;
+        let mut refused = Vec::new();
+        for begin in &begins {
+            let at = begin.at.unwrap_or_else(|| {
+                refused.push(begin.unit.clone());
+                // It is held back there.
+                Offset::End
+            });
+            partitions.set_partition_offset(begin.unit.topic.as_str(), number(&begin.unit), at)?;
+        }
+        self.begun().take_up(&units, begins);
+        Ok(refused)
+    }
+
+    /// Commits where a new consumer begins.
+    fn commit_starts(&self, consumer: &BaseConsumer<MemberContext>) {
+        if self.begun().starts(Instant::now()).is_empty() {
+            return;
+        }
+        // Nothing that is finished is committed meanwhile, and put back by this.
+        let _committing = self.committing();
+        let starts = self.begun().starts(Instant::now());
+        let mut list = TopicPartitionList::with_capacity(starts.len());
+        for (unit, at) in &starts {
+            // One that can't be in a list can't be committed either.
+            let _ = list.add_partition_offset(unit.topic.as_str(), number(unit), Offset::Offset(*at));
+        }
+        let committed = consumer.commit(&list, CommitMode::Sync);
+        self.begun().told(&starts, committed.is_ok(), Instant::now());
+        if let Err(error) = committed {
+            tracing::debug!(%error, "where a new consumer begins was not committed; it is tried again");
+        }
     }
 
     pub(crate) fn topics(&self) -> &[Topic] {
@@ -195,6 +298,7 @@ impl Member {
             list.add_partition_offset(unit.topic.as_str(), number(unit), Offset::Offset(next))?;
         }
         consumer.commit(&list, CommitMode::Sync)?;
+        self.begun().finished(offsets.iter().map(|finished| &finished.unit));
         self.dispatch().committed(offsets);
         Ok(())
     }
@@ -215,11 +319,16 @@ pub(crate) struct MemberContext(pub(crate) Arc<Member>);
 
 impl ClientContext for MemberContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, words: &str) {
+        if let Some((topic, partition)) = reset_of(words)
+            && let Some(unit) = self.0.unit(topic, partition)
+        {
+            self.0.begun().is_trimmed(unit);
+        }
         self.0.events.log(level, facility, words);
     }
 
     fn stats(&self, statistics: rdkafka::Statistics) {
-        self.0.events.stats(statistics);
+        self.0.measure(&statistics);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
@@ -228,6 +337,32 @@ impl ClientContext for MemberContext {
 }
 
 impl ConsumerContext for MemberContext {
+    fn rebalance(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        error: RDKafkaRespErr,
+        partitions: &mut TopicPartitionList,
+    ) {
+        let changed = match error {
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => self.assign(consumer, partitions),
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR__REVOKE_PARTITIONS => {
+                self.pre_rebalance(consumer, &Rebalance::Revoke(partitions));
+                match consumer.rebalance_protocol() {
+                    RebalanceProtocol::Cooperative => consumer.incremental_unassign(partitions),
+                    _ => consumer.unassign(),
+                }
+            }
+            error => {
+                tracing::warn!(error = %RDKafkaErrorCode::from(error), "a rebalance failed; the client gives all partitions up");
+                consumer.unassign()
+            }
+        };
+        if let Err(error) = changed {
+            let words = "partitions could not be taken up or given up; subscribe again";
+            self.0.give_up(TransportError::new(TransportErrorKind::Other, "next", words).with_source(error));
+        }
+    }
+
     fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         let Rebalance::Revoke(partitions) = rebalance else { return };
         let member = &self.0;
@@ -241,6 +376,7 @@ impl ConsumerContext for MemberContext {
             tracing::warn!(%error, "what was finished was not committed before partitions moved; it comes again");
         }
         member.dispatch().revoke(&units);
+        member.begun().give_up(&units);
         member.wake.notify_one();
     }
 
@@ -252,8 +388,26 @@ impl ConsumerContext for MemberContext {
             tracing::warn!(%error, "partitions that came back may stand still");
         }
         let units = member.units(partitions);
+        let begun = member.begun();
         let mut dispatch = member.dispatch();
-        units.into_iter().for_each(|unit| dispatch.assign(unit));
+        units.into_iter().filter(|unit| !begun.is_refused(unit)).for_each(|unit| dispatch.assign(unit));
+    }
+}
+
+impl MemberContext {
+    /// Takes up partitions, each where the group left it, or where that is lost, where it is configured.
+    fn assign(&self, consumer: &BaseConsumer<Self>, partitions: &mut TopicPartitionList) -> KafkaResult<()> {
+        let refused = self.0.take_up(consumer, partitions)?;
+        match consumer.rebalance_protocol() {
+            RebalanceProtocol::Cooperative => consumer.incremental_assign(partitions)?,
+            _ => consumer.assign(partitions)?,
+        }
+        self.post_rebalance(consumer, &Rebalance::Assign(partitions));
+        let mut held = TopicPartitionList::with_capacity(refused.len());
+        for unit in &refused {
+            held.add_partition(unit.topic.as_str(), number(unit));
+        }
+        if held.count() > 0 { consumer.pause(&held) } else { Ok(()) }
     }
 }
 
@@ -300,6 +454,7 @@ pub(crate) fn run(member: &Member, consumer: Arc<BaseConsumer<MemberContext>>) {
         }
         let flow = member.dispatch().flow();
         steer(&consumer, &flow);
+        member.commit_starts(&consumer);
     }
     // Whoever still asks hears so.
     member.dispatch().end();
@@ -326,7 +481,14 @@ pub(crate) fn run(member: &Member, consumer: Arc<BaseConsumer<MemberContext>>) {
 fn push(member: &Member, consumer: &BaseConsumer<MemberContext>, record: &BorrowedMessage<'_>) {
     let Some(unit) = member.unit(record.topic(), record.partition()) else { return };
     let (message, origin) = crate::record::read(record, &unit.topic);
-    let flow = member.dispatch().push(&unit, record.offset(), |tag| Delivery::new(tag, message, origin));
+    let next = member.dispatch().next_of(&unit);
+    member.begun().came(&unit, next, record.offset());
+    let mut dispatch = member.dispatch();
+    let flow = dispatch.push(&unit, record.offset(), |tag| Delivery::new(tag, message, origin));
+    if let Some(millis) = record.timestamp().to_millis() {
+        dispatch.written(&unit, record.offset(), millis);
+    }
+    drop(dispatch);
     member.wake.notify_one();
     match flow {
         Some(Flow::Back(unit, offset)) => go_back(member, consumer, &unit, offset),

@@ -11,6 +11,7 @@ mod fetch;
 mod finished;
 pub mod flow;
 mod frontier;
+mod lag;
 mod layer;
 mod lease;
 mod maintain;
@@ -41,6 +42,7 @@ pub use fetch::{
 };
 pub use finished::{Finished, Rest};
 pub use frontier::{Frontier, OpenWriters, StripeMarks};
+pub use lag::{Lag, Loss, LossCause, OffsetReset};
 pub use layer::{StoreCall, StoreLayer, TransactionalLayer, TransportLayer};
 pub use lease::{Lease, LeaseRequest, Leased, LowWater, Paused};
 pub use maintain::Maintained;

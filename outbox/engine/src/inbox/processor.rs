@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use outbox_contract::{Codec, Consumer, KeyId, Message, Outbox, Route, Transactional, inbox_route};
+use outbox_contract::{
+    Codec, Consumer, KeyId, Message, Outbox, Route, Timestamp, Topic, Transactional, inbox_route,
+};
 
 use super::core::batch_size::BatchSize;
 use super::handlers::{Action, Handlers};
@@ -18,6 +20,7 @@ use super::undecodable::Undecodables;
 use super::verdict::{Broken, Done, Trouble, Verdict};
 
 mod batches;
+mod consumed;
 mod permits;
 mod storing;
 mod transaction;
@@ -143,6 +146,14 @@ impl<S: Transactional, C: Codec> Process for Processor<S, C> {
             Err(Trouble::Broken(broken)) => Err(broken),
             Err(trouble) => Err(Broken::Away(format!("{trouble:?}"))),
         }
+    }
+
+    async fn last_handled(&self, topic: &Topic, now: Timestamp) -> Result<Option<Timestamp>, Trouble> {
+        self.find_mark(topic, now).await
+    }
+
+    async fn note_handled(&self, topics: &[Topic], now: Timestamp) -> Result<(), Trouble> {
+        self.note_marks(topics, now).await
     }
 }
 
