@@ -192,8 +192,8 @@ impl Config {
 
     /// Returns true if a consumer that is new begins at the end of its partitions.
     pub(crate) fn begins_at_end(&self) -> bool {
-        let names = ["auto.offset.reset"].iter().filter_map(|name| self.properties.get(*name));
-        names.into_iter().any(|value| matches!(value.as_str(), "latest" | "largest" | "end"))
+        let reset = self.properties.get("auto.offset.reset");
+        reset.is_some_and(|reset| matches!(reset.as_str(), "latest" | "largest" | "end"))
     }
 
     /// Of the client that looks at the topics of a member: it reads where the group is, and belongs
