@@ -146,6 +146,7 @@ fn the_defaults_of_an_inbox_are_those_of_the_book() {
     assert_eq!((told(&section, "mode"), config.mode), ("direct".into(), Mode::Direct));
     assert_eq!((told(&section, "lease"), config.lease), ("none".into(), None));
     assert_eq!((told(&section, "concurrency"), config.concurrency), ("none".into(), None));
+    assert_eq!(told(&section, "offset_reset"), config.offset_reset.name().into());
     assert_told!(
         section,
         config,

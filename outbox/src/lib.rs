@@ -32,6 +32,7 @@ pub mod error {
 
 /// The inbox: its builder, configuration and figures.
 pub mod inbox {
+    pub use outbox_contract::backend::{Lag, OffsetReset};
     pub use outbox_engine::{
         ForeignRecord, HandlerContext, HandlerFailure, HandlerOptions, Inbox, InboxBuilder, InboxConfig,
         InboxHandle, InboxStats, MessageHandler, Mode, UnknownType,

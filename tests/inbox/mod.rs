@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
+mod away;
 mod broken_key;
 mod connections;
 mod constraint;

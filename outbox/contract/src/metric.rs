@@ -71,6 +71,12 @@ metrics! {
     INBOX_STORED = "outbox_inbox_stored_total", Counter, "messages", ["consumer"], "Messages written to the store, where they wait for their handler.";
     INBOX_DROPPED = "outbox_inbox_dropped_total", Counter, "messages", ["consumer"], "Undecodable records that were not kept, because the consumer has reached its maximum number of dead letters.";
     INBOX_RESETS = "outbox_inbox_resets_total", Counter, "resets", ["consumer"], "Restarts of an inbox, which drops its memory and requests redelivery.";
+    INBOX_LAG = "outbox_inbox_lag", Gauge, "messages", ["consumer", "topic", "unit"], "Messages of a unit (partition, queue, stream) that are at the broker and that the consumer has not acknowledged; told by the member that has the unit.";
+    INBOX_LAG_AGE = "outbox_inbox_lag_age_seconds", Gauge, "seconds", ["consumer", "topic"], "Age of the oldest unacknowledged message of a topic at the broker, in the units of this member; 0 where nothing waits. Kafka and Redis.";
+    INBOX_STUCK = "outbox_inbox_stuck", Gauge, "units", ["consumer", "topic"], "Units (partitions, queues, streams) from which nothing can be received, though messages wait in them. The health check names the cause.";
+    INBOX_LOSSES = "outbox_inbox_losses_total", Counter, "losses", ["consumer", "topic", "cause"], "Findings that a broker has lost something of a unit: the consumer's position (position, truncated), messages (trimmed, evicted), a queue (queue).";
+    INBOX_MISSING = "outbox_inbox_missing_total", Counter, "messages", ["consumer", "topic", "cause"], "Messages that the broker removed before the consumer had them, as far as it can count them.";
+    UNSAFE_SETTINGS = "outbox_unsafe_settings", Gauge, "1 or 0", ["transport"], "1 while the transport's check, made once a minute, finds that the broker is set up so that messages can be lost or can't be published.";
     INBOX_PROBLEMS = "outbox_inbox_problems", Gauge, "problems", ["consumer", "topic"], "Topics and units (partitions, queues, streams) that can't be received from, while others can; 0 once they can. The health check names the cause.";
 }
 

@@ -7,6 +7,7 @@ mod mediator;
 mod relay;
 mod service;
 mod telemetry;
+mod transport_check;
 mod unit_of_work;
 
 #[cfg(feature = "test-util")]

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outbox_contract::backend::{
-    Deliveries, Delivery, Origin, Outcome, Outcomes, Problem, PublishBatch, Received, Subscription, Tag,
-    Undecodable, Unit,
+    Deliveries, Delivery, Lag, Loss, Origin, Outcome, Outcomes, Problem, PublishBatch, Received,
+    Subscription, Tag, Undecodable, Unit,
 };
 use outbox_contract::{
     Failure, Message, MessageId, Rejection, Topic, Transport, TransportError, TransportErrorKind, async_trait,
@@ -42,6 +42,12 @@ struct State {
     away: bool,
     /// Topics that deliver nothing, with their problem.
     problems: BTreeMap<Topic, Problem>,
+    /// What members say that waits, and what they found lost.
+    lags: Vec<Lag>,
+    losses: Vec<Loss>,
+    /// Result of a check, if something is wrong.
+    wrong: Option<String>,
+    subscriptions: Vec<Subscription>,
     acknowledgement_delay: Duration,
     /// Number of acknowledgements by members.
     acknowledgements: u64,
@@ -142,6 +148,27 @@ impl Feed {
         self.0.changed.notify_waiters();
     }
 
+    /// Makes members report these lags.
+    pub fn lag(&self, lags: Vec<Lag>) {
+        self.state().lags = lags;
+    }
+
+    /// Makes a member report this loss, once.
+    pub fn lose(&self, loss: Loss) {
+        self.state().losses.push(loss);
+    }
+
+    /// Makes checks of the transport find this wrong, or nothing.
+    pub fn misconfigure(&self, wrong: Option<&str>) {
+        self.state().wrong = wrong.map(str::to_owned);
+    }
+
+    /// Returns all subscriptions that were ever made, in their order.
+    #[must_use]
+    pub fn subscriptions(&self) -> Vec<Subscription> {
+        self.state().subscriptions.clone()
+    }
+
     /// Calls `watch` with each message when it is acknowledged. The broker waits for the call, so
     /// the function must not call the broker.
     pub fn watch(&self, watch: impl Fn(&Message) + Send + 'static) {
@@ -191,7 +218,8 @@ impl Transport for Feed {
     }
 
     async fn check(&self) -> Result<(), TransportError> {
-        Ok(())
+        let wrong = self.state().wrong.clone();
+        wrong.map_or(Ok(()), |words| Err(TransportError::new(TransportErrorKind::Invalid, "check", words)))
     }
 
     fn validate(&self, _message: &Message) -> Result<(), Rejection> {
@@ -207,6 +235,7 @@ impl Transport for Feed {
         let mut state = self.state();
         check(&state, "subscribe")?;
         state.members += 1;
+        state.subscriptions.push(subscription.clone());
         Ok(Box::new(Member {
             feed: self.clone(),
             me: state.members,
@@ -332,6 +361,14 @@ impl Deliveries for Member {
     fn problems(&self) -> Vec<Problem> {
         let state = self.feed.state();
         state.problems.values().filter(|problem| self.topics.contains(&problem.topic)).cloned().collect()
+    }
+
+    fn lags(&self) -> Vec<Lag> {
+        self.feed.state().lags.clone()
+    }
+
+    fn losses(&self) -> Vec<Loss> {
+        std::mem::take(&mut self.feed.state().losses)
     }
 
     async fn pause(&self, _units: &[Unit]) -> Result<(), TransportError> {

@@ -175,7 +175,9 @@ impl Config {
             // Measured: 1.6 times the rate of the default, which waits a second after its queue was full.
             .set("fetch.queue.backoff.ms", "10")
             // So soon a topic is received from that was made after the member joined; the default is five minutes.
-            .set("topic.metadata.refresh.interval.ms", "10000");
+            .set("topic.metadata.refresh.interval.ms", "10000")
+            // What waits in each partition; it costs no question.
+            .set("statistics.interval.ms", "5000");
         self.with_properties(&mut client, Kind::Consumer);
         // Offsets are committed by what is finished, not by what was read.
         client.set("enable.auto.commit", "false").set("enable.auto.offset.store", "false");
@@ -184,6 +186,12 @@ impl Config {
             GroupProtocol::Consumer => client.set("group.protocol", "consumer"),
         };
         client
+    }
+
+    /// Returns true if a consumer that is new begins at the end of its partitions.
+    pub(crate) fn begins_at_end(&self) -> bool {
+        let reset = self.properties.get("auto.offset.reset");
+        reset.is_some_and(|reset| matches!(reset.as_str(), "latest" | "largest" | "end"))
     }
 
     /// Of the client that looks at the topics of a member: it reads where the group is, and belongs

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use outbox_contract::backend::{Deliveries, Problem, Received, Subscription, Tag, Unit};
+use outbox_contract::backend::{Deliveries, Lag, Loss, Problem, Received, Subscription, Tag, Unit};
 use outbox_contract::{TransportError, TransportErrorKind};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use tokio::sync::oneshot;
@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use crate::config::{Config, not_taken};
 use crate::dispatch::Dispatch;
 use crate::member::{self, Member, MemberContext};
+use crate::positions::Positions;
 use crate::problems::Problems;
 use crate::watch;
 
@@ -32,7 +33,9 @@ impl KafkaDeliveries {
         dispatch: Dispatch,
         known: Vec<Problem>,
     ) -> Result<Self, TransportError> {
-        let member = Arc::new(Member::new(subscription.topics.clone(), dispatch, Problems::new(known)));
+        let positions = Positions::new(subscription, config.begins_at_end());
+        let topics = subscription.topics.clone();
+        let member = Arc::new(Member::new(topics, dispatch, Problems::new(known), positions));
         let client = config.member(subscription.consumer.as_str(), subscription.prefetch_bytes);
         let consumer: BaseConsumer<MemberContext> = client
             .create_with_context(MemberContext(Arc::clone(&member)))
@@ -107,7 +110,15 @@ impl Deliveries for KafkaDeliveries {
     }
 
     fn problems(&self) -> Vec<Problem> {
-        self.member.problems().all()
+        self.member.all_problems()
+    }
+
+    fn lags(&self) -> Vec<Lag> {
+        self.member.lags().all()
+    }
+
+    fn losses(&self) -> Vec<Loss> {
+        self.member.begun().take_losses()
     }
 
     async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {

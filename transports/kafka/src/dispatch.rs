@@ -2,6 +2,8 @@
 //!
 //! A machine without waiting. The thread of the member puts in, the deliveries take out.
 
+use std::collections::VecDeque;
+
 use outbox_contract::TransportError;
 use outbox_contract::backend::flow::{Finished, Load, OwnedUnit, Window};
 use outbox_contract::backend::{Delivery, Received, Subscription, Tag, Unit};
@@ -19,12 +21,34 @@ pub(crate) struct Dispatch {
 }
 
 /// Progress of the client in a partition.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Fetching {
     /// Offset of the last record that came.
     last: Option<i64>,
     /// The client fetches nothing of it: it is paused, or enough of it waits.
     is_stopped: bool,
+    /// Offsets from which records are of another second than those before, with the milliseconds of each.
+    written: VecDeque<(i64, i64)>,
+}
+
+impl Fetching {
+    /// Notes when a record was written. Once a second of the log is enough.
+    fn note(&mut self, offset: i64, millis: i64) {
+        if self.written.back().is_none_or(|(_, last)| millis - last >= 1_000) {
+            self.written.push_back((offset, millis));
+        }
+    }
+
+    /// Forgets what is finished.
+    fn forget_before(&mut self, offset: i64) {
+        while self.written.get(1).is_some_and(|(next, _)| *next <= offset) {
+            self.written.pop_front();
+        }
+    }
+
+    fn written_at(&self, offset: i64) -> Option<i64> {
+        self.written.iter().take_while(|(from, _)| *from <= offset).last().map(|(_, millis)| *millis)
+    }
 }
 
 /// Instruction to the client for a partition.
@@ -67,6 +91,26 @@ impl Dispatch {
         Some(self.window.unit(unit)?.state.last? + 1)
     }
 
+    /// Returns the first offset of a partition that is not finished, and when it was written.
+    pub(crate) fn unfinished(&self, unit: &Unit) -> Option<(i64, Option<i64>)> {
+        let owned = self.window.unit(unit)?;
+        let offset = i64::try_from(owned.first_unfinished()?).ok()?;
+        Some((offset, owned.state.written_at(offset)))
+    }
+
+    /// A record that came was written then.
+    pub(crate) fn written(&mut self, unit: &Unit, offset: i64, millis: i64) {
+        if let Some(owned) = self.window.unit_mut(unit) {
+            owned.state.note(offset, millis);
+        }
+    }
+
+    /// Returns the partitions of which the client fetches nothing now.
+    pub(crate) fn stopped(&self) -> Vec<Unit> {
+        let stopped = self.window.units().filter(|(_, owned)| owned.state.is_stopped);
+        stopped.map(|(unit, _)| unit.clone()).collect()
+    }
+
     /// Returns true if something of these partitions is in hand and not finished.
     pub(crate) fn is_busy(&self, units: &[Unit]) -> bool {
         units.iter().filter_map(|unit| self.window.unit(unit)).any(|owned| owned.in_hand().messages > 0)
@@ -80,7 +124,7 @@ impl Dispatch {
         let (is_paused, is_stopped) = (owned.is_paused(), owned.state.is_stopped);
         let first = owned.first_unfinished().and_then(|number| i64::try_from(number).ok());
         // The client knows nothing of this, and holds back what it held back.
-        self.window.assign(unit.clone(), Fetching { last: None, is_stopped });
+        self.window.assign(unit.clone(), Fetching { is_stopped, ..Fetching::default() });
         self.window.pause(std::slice::from_ref(unit), is_paused);
         first.filter(|first| *first < offset).map(|first| Flow::Back(unit.clone(), first))
     }
@@ -180,7 +224,12 @@ impl Dispatch {
 
     /// Records that the broker has these offsets.
     pub(crate) fn committed(&mut self, finished: &[Finished<()>]) {
-        finished.iter().for_each(|it| self.window.confirm(it));
+        for it in finished {
+            self.window.confirm(it);
+            if let (Some(owned), Some(through)) = (self.window.unit_mut(&it.unit), it.through) {
+                owned.state.forget_before(i64::try_from(through).unwrap_or(i64::MAX));
+            }
+        }
     }
 
     /// Pauses or resumes partitions. Those of others are ignored.

@@ -2,6 +2,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod attempt;
+mod begun;
 mod builder;
 mod config;
 mod connection_error;
@@ -13,11 +14,13 @@ mod flight;
 mod gapless;
 #[cfg(test)]
 mod gapless_tests;
+mod lags;
 mod limits;
 mod member;
 mod murmur2;
 mod pool;
 mod pools;
+mod positions;
 mod problems;
 mod produce_error;
 mod publication;

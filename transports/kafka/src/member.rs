@@ -6,21 +6,26 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use outbox_contract::backend::flow::Finished;
-use outbox_contract::backend::{Delivery, Unit};
+use outbox_contract::backend::{Delivery, Problem, Unit};
 use outbox_contract::{Topic, TransportError, TransportErrorKind};
-use rdkafka::ClientContext;
-use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::Notify;
 
+use crate::begun::Begun;
 use crate::consumer_error::ConsumerError;
 use crate::context::Events;
 use crate::dispatch::{Dispatch, Flow};
+use crate::lags::Lags;
+use crate::positions::Positions;
 use crate::problems::Problems;
+
+mod calls;
+
+pub(crate) use calls::MemberContext;
 
 /// Time for which the thread waits for a record before it looks at anything else.
 const POLL: Duration = Duration::from_millis(100);
@@ -50,13 +55,24 @@ pub(crate) struct Member {
     committing: Mutex<()>,
     // Plain as well: held for a step of the machine.
     problems: Mutex<Problems>,
+    positions: Positions,
+    // And these.
+    begun: Mutex<Begun>,
+    lags: Mutex<Lags>,
+    /// Ends of partitions of which the client fetches nothing now, as they were asked for.
+    ends: Mutex<BTreeMap<Unit, i64>>,
     /// Something may be wrong with a topic.
     doubt: Condvar,
     leaving: AtomicBool,
 }
 
 impl Member {
-    pub(crate) fn new(topics: Vec<Topic>, dispatch: Dispatch, problems: Problems) -> Self {
+    pub(crate) fn new(
+        topics: Vec<Topic>,
+        dispatch: Dispatch,
+        problems: Problems,
+        positions: Positions,
+    ) -> Self {
         Self {
             events: Events::default(),
             topics,
@@ -65,6 +81,10 @@ impl Member {
             wake: Notify::new(),
             committing: Mutex::new(()),
             problems: Mutex::new(problems),
+            positions,
+            begun: Mutex::default(),
+            lags: Mutex::default(),
+            ends: Mutex::default(),
             doubt: Condvar::new(),
             leaving: AtomicBool::new(false),
         }
@@ -78,6 +98,27 @@ impl Member {
     /// Returns the problems of single topics. No step of it runs foreign code.
     pub(crate) fn problems(&self) -> MutexGuard<'_, Problems> {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what did not begin where the group left it. No step of it runs foreign code.
+    pub(crate) fn begun(&self) -> MutexGuard<'_, Begun> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lags(&self) -> MutexGuard<'_, Lags> {
+        self.lags.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the problems of single topics, and of partitions whose position is lost.
+    pub(crate) fn all_problems(&self) -> Vec<Problem> {
+        let mut all = self.problems().all();
+        all.extend(self.begun().problems());
+        all
+    }
+
+    /// The ends of partitions of which the client fetches nothing were asked for.
+    pub(crate) fn has_ends(&self, ends: BTreeMap<Unit, i64>) {
+        *self.ends.lock().unwrap_or_else(PoisonError::into_inner) = ends;
     }
 
     pub(crate) fn topics(&self) -> &[Topic] {
@@ -195,6 +236,7 @@ impl Member {
             list.add_partition_offset(unit.topic.as_str(), number(unit), Offset::Offset(next))?;
         }
         consumer.commit(&list, CommitMode::Sync)?;
+        self.begun().finished(offsets.iter().map(|finished| &finished.unit));
         self.dispatch().committed(offsets);
         Ok(())
     }
@@ -207,54 +249,6 @@ impl Member {
 /// The partition of a unit, as the client has it.
 fn number(unit: &Unit) -> i32 {
     i32::try_from(unit.number).unwrap_or(i32::MAX)
-}
-
-/// The member, as the client calls it back.
-#[derive(Clone)]
-pub(crate) struct MemberContext(pub(crate) Arc<Member>);
-
-impl ClientContext for MemberContext {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, words: &str) {
-        self.0.events.log(level, facility, words);
-    }
-
-    fn stats(&self, statistics: rdkafka::Statistics) {
-        self.0.events.stats(statistics);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        self.0.events.error(error, reason);
-    }
-}
-
-impl ConsumerContext for MemberContext {
-    fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        let Rebalance::Revoke(partitions) = rebalance else { return };
-        let member = &self.0;
-        let units = member.units(partitions);
-        member.let_finish(&units);
-        let _committing = member.committing();
-        // Of partitions that were lost nothing can be committed: somebody else has them.
-        if !consumer.assignment_lost()
-            && let Err(error) = member.commit_once(consumer)
-        {
-            tracing::warn!(%error, "offsets were not committed before a rebalance; finished messages are delivered again");
-        }
-        member.dispatch().revoke(&units);
-        member.wake.notify_one();
-    }
-
-    fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        let Rebalance::Assign(partitions) = rebalance else { return };
-        let member = &self.0;
-        // A partition that was stopped when it was last this member's still is, for the client.
-        if let Err(error) = consumer.resume(partitions) {
-            tracing::warn!(%error, "partitions that were assigned again may be stuck");
-        }
-        let units = member.units(partitions);
-        let mut dispatch = member.dispatch();
-        units.into_iter().for_each(|unit| dispatch.assign(unit));
-    }
 }
 
 /// Commits what is finished, for so long as it takes within reason. Blocks.
@@ -300,6 +294,7 @@ pub(crate) fn run(member: &Member, consumer: Arc<BaseConsumer<MemberContext>>) {
         }
         let flow = member.dispatch().flow();
         steer(&consumer, &flow);
+        member.commit_starts(&consumer);
     }
     // Whoever still asks hears so.
     member.dispatch().end();
@@ -326,7 +321,14 @@ pub(crate) fn run(member: &Member, consumer: Arc<BaseConsumer<MemberContext>>) {
 fn push(member: &Member, consumer: &BaseConsumer<MemberContext>, record: &BorrowedMessage<'_>) {
     let Some(unit) = member.unit(record.topic(), record.partition()) else { return };
     let (message, origin) = crate::record::read(record, &unit.topic);
-    let flow = member.dispatch().push(&unit, record.offset(), |tag| Delivery::new(tag, message, origin));
+    let next = member.dispatch().next_of(&unit);
+    member.begun().came(&unit, next, record.offset());
+    let mut dispatch = member.dispatch();
+    let flow = dispatch.push(&unit, record.offset(), |tag| Delivery::new(tag, message, origin));
+    if let Some(millis) = record.timestamp().to_millis() {
+        dispatch.written(&unit, record.offset(), millis);
+    }
+    drop(dispatch);
     member.wake.notify_one();
     match flow {
         Some(Flow::Back(unit, offset)) => go_back(member, consumer, &unit, offset),

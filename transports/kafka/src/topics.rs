@@ -1,6 +1,6 @@
 //! Knowledge of topics: the number of partitions of each; and, where nothing was confirmed, why.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use outbox_contract::backend::Unavailable;
 use outbox_contract::{Failure, Topic, TransportError};
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::admin::{AdminClient, AdminOptions, OwnedResourceSpecifier, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::error::{IsError as _, KafkaError};
 use rdkafka::metadata::Metadata;
@@ -24,6 +24,9 @@ use crate::produce_error::{ProduceError, meaning, missing, not_enough_replicas};
 /// (`metadata.max.age.ms`), so that both see added partitions at about the same time.
 const FRESH: Duration = Duration::from_secs(300);
 
+/// Maximum number of topics whose settings are looked at.
+const MAX_LOOKED_AT: usize = 50;
+
 /// Time after which other brokers are asked too: a broker that is well answers within milliseconds.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 
@@ -35,6 +38,35 @@ struct Described {
     fewest_in_step: usize,
     /// A partition without a leader.
     leaderless: bool,
+    /// Number of copies where they are the fewest.
+    copies: usize,
+}
+
+/// Settings of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Settings {
+    /// Number of copies that must be in step before a message is confirmed.
+    needed_in_step: usize,
+    /// A copy that is behind may become the leader.
+    unclean: bool,
+}
+
+impl Settings {
+    /// Ways in which confirmed messages of a topic with so many copies can be lost.
+    fn dangers(self, topic: &Topic, copies: usize) -> Vec<String> {
+        let mut dangers = Vec::new();
+        if copies > 1 && self.needed_in_step < 2 {
+            dangers.push(format!(
+                "topic {topic} has {copies} copies, and confirms what a single one has: set min.insync.replicas to 2"
+            ));
+        }
+        if self.unclean {
+            dangers.push(format!(
+                "of topic {topic} a copy that is behind may become the leader: set unclean.leader.election.enable to false"
+            ));
+        }
+        dangers
+    }
 }
 
 /// Asks the broker about topics.
@@ -46,6 +78,8 @@ pub(crate) struct Topics {
     counts: Mutex<HashMap<Topic, (i32, Instant)>>,
     /// The addresses of all brokers, as one of them told last. Empty: none did.
     brokers: Arc<Mutex<String>>,
+    /// Dangers that were warned of.
+    warned: Mutex<BTreeSet<String>>,
 }
 
 /// Why something can't be had.
@@ -58,6 +92,7 @@ impl Topics {
             client: Arc::clone(client),
             counts: Mutex::default(),
             brokers: Arc::default(),
+            warned: Mutex::default(),
         }
     }
 
@@ -152,17 +187,51 @@ impl Topics {
     /// Returns the number of replicas that must be in step before the broker takes anything. 1
     /// where it does not say.
     async fn needed_in_step(&self, topic: &Topic, limit: Duration) -> usize {
+        let settings = self.settings(std::slice::from_ref(topic), limit).await;
+        settings.get(topic).map_or(1, |settings| settings.needed_in_step)
+    }
+
+    /// Returns settings of topics; those that the broker does not tell are left out.
+    async fn settings(&self, topics: &[Topic], limit: Duration) -> HashMap<Topic, Settings> {
         let admin: Result<AdminClient<DefaultClientContext>, KafkaError> = self.config.admin().create();
-        let Ok(admin) = admin else { return 1 };
+        let Ok(admin) = admin else { return HashMap::new() };
         let options = AdminOptions::new().request_timeout(Some(limit));
-        let topic = ResourceSpecifier::Topic(topic.as_str());
-        let asked = admin.describe_configs([&topic], &options).await.unwrap_or_default();
-        let needed = asked.into_iter().flatten().find_map(|resource| {
-            resource.get("min.insync.replicas").and_then(|entry| entry.value.as_ref()?.parse().ok())
-        });
+        let asked: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic.as_str())).collect();
+        let told = admin.describe_configs(&asked, &options).await.unwrap_or_default();
         // The end of a client blocks.
         drop(tokio::task::spawn_blocking(move || drop(admin)));
-        needed.unwrap_or(1)
+        let mut settings = HashMap::new();
+        for resource in told.into_iter().flatten() {
+            let OwnedResourceSpecifier::Topic(name) = &resource.specifier else { continue };
+            let Some(topic) = topics.iter().find(|topic| topic.as_str() == name) else { continue };
+            let value = |name| resource.get(name).and_then(|entry| entry.value.clone());
+            let needed_in_step = value("min.insync.replicas").and_then(|it| it.parse().ok()).unwrap_or(1);
+            let unclean = value("unclean.leader.election.enable").is_some_and(|it| it == "true");
+            settings.insert(topic.clone(), Settings { needed_in_step, unclean });
+        }
+        settings
+    }
+
+    /// Warns of settings of the topics in use under which messages can be lost that were confirmed: of each once, and again after it was over.
+    pub(crate) async fn look_at_settings(&self, limit: Duration) {
+        let topics: Vec<Topic> = self.counts().keys().take(MAX_LOOKED_AT).cloned().collect();
+        if topics.is_empty() {
+            return;
+        }
+        let settings = self.settings(&topics, limit).await;
+        let mut found = BTreeSet::new();
+        for (topic, settings) in &settings {
+            if let Ok(described) = self.describe(topic, limit).await {
+                found.extend(settings.dangers(topic, described.copies));
+            }
+        }
+        let before = std::mem::replace(
+            &mut *self.warned.lock().unwrap_or_else(PoisonError::into_inner),
+            found.clone(),
+        );
+        for danger in found.difference(&before) {
+            tracing::warn!("messages that Kafka has confirmed can be lost: {danger}");
+        }
     }
 }
 
@@ -221,6 +290,7 @@ fn described(metadata: &Metadata, topic: &str) -> Result<Described, Absent> {
         partitions: i32::try_from(partitions.len()).unwrap_or(i32::MAX),
         fewest_in_step: partitions.iter().map(|it| it.isr().len()).min().unwrap_or_default(),
         leaderless: partitions.iter().any(|it| it.leader() < 0),
+        copies: partitions.iter().map(|it| it.replicas().len()).min().unwrap_or_default(),
     })
 }
 
@@ -241,4 +311,18 @@ fn absent_by(trouble: &ConnectionError) -> Absent {
     let cause = trouble.cause();
     let words = format!("{}; librdkafka says: {}", cause.remedy(), trouble.words);
     (Unavailable::Route, Failure::new(cause.class(), words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_dangerous_only_where_there_are_copies_to_lose_it_to() {
+        let dangers = |needed_in_step, unclean, copies| {
+            Settings { needed_in_step, unclean }.dangers(&"orders".parse().unwrap(), copies).len()
+        };
+        assert_eq!((dangers(1, false, 1), dangers(2, false, 3)), (0, 0));
+        assert_eq!((dangers(1, false, 3), dangers(1, true, 1), dangers(1, true, 3)), (1, 1, 2));
+    }
 }

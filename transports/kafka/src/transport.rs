@@ -144,7 +144,9 @@ impl Transport for KafkaTransport {
 
     async fn check(&self) -> Result<(), TransportError> {
         self.shared.open("check")?;
-        self.shared.topics.check("check", ANSWER).await
+        self.shared.topics.check("check", ANSWER).await?;
+        self.shared.topics.look_at_settings(ANSWER).await;
+        Ok(())
     }
 
     fn validate(&self, message: &Message) -> Result<(), Rejection> {

@@ -3,7 +3,7 @@
 //! The client tells of errors without their topic. So whatever may be of a single one makes this look at each, by a client that belongs to no
 //! group: it reads where the member is, one topic after the other, and thereby learns which one it is, and when it is over.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,8 @@ use crate::produce_error::missing;
 const SOON: Duration = Duration::from_secs(3);
 /// Interval of looks at the others: a partition that lost its leader says nothing by itself.
 const SELDOM: Duration = Duration::from_secs(30);
+/// Interval of questions for the ends of partitions.
+const ENDS: Duration = Duration::from_secs(5);
 /// Time limit for the broker to describe a topic.
 const ANSWER: Duration = Duration::from_secs(2);
 /// Time limit for reading from a topic.
@@ -42,11 +44,13 @@ pub(crate) fn run(member: &Member, consumer: &Weak<BaseConsumer<MemberContext>>,
     let mut probe: Option<Probe> = None;
     loop {
         let soon = if member.problems().is_quiet() { SELDOM.saturating_sub(looked.elapsed()) } else { SOON };
+        let soon = soon.min(ENDS);
         if !member.wait_for_doubt(soon) {
             return;
         }
-        let suspects = member.problems().suspects();
+        ask_ends(member, consumer);
         let all = looked.elapsed() >= SELDOM;
+        let suspects = member.problems().suspects();
         if all {
             looked = Instant::now();
         }
@@ -73,6 +77,38 @@ pub(crate) fn run(member: &Member, consumer: &Weak<BaseConsumer<MemberContext>>,
             probe = None;
         }
     }
+}
+
+/// Asks for the ends of partitions of which the client fetches nothing now, and learns nothing by itself.
+fn ask_ends(member: &Member, consumer: &Weak<BaseConsumer<MemberContext>>) {
+    let stopped = member.dispatch().stopped();
+    let mut ends = BTreeMap::new();
+    let asked = || -> KafkaResult<TopicPartitionList> {
+        let mut list = TopicPartitionList::with_capacity(stopped.len());
+        for unit in &stopped {
+            let number = i32::try_from(unit.number).unwrap_or(i32::MAX);
+            list.add_partition_offset(unit.topic.as_str(), number, Offset::End)?;
+        }
+        // Gone when the member is about to end.
+        consumer.upgrade().map_or_else(
+            || Ok(TopicPartitionList::new()),
+            |consumer| consumer.offsets_for_times(list, ANSWER),
+        )
+    };
+    if !stopped.is_empty()
+        && let Ok(found) = asked()
+    {
+        for element in found.elements() {
+            let unit = stopped.iter().find(|unit| {
+                unit.topic.as_str() == element.topic()
+                    && i32::try_from(unit.number) == Ok(element.partition())
+            });
+            if let (Some(unit), Offset::Offset(end)) = (unit, element.offset()) {
+                ends.insert(unit.clone(), end);
+            }
+        }
+    }
+    member.has_ends(ends);
 }
 
 /// A client of its own, in no group.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use outbox_contract::backend::flow::Window;
 use outbox_contract::backend::{
-    Outcome, Outcomes, PublishBatch, Received, Stored, Subscription, Tag, Unavailable, Unit,
+    Lag, Outcome, Outcomes, PublishBatch, Received, Stored, Subscription, Tag, Unavailable, Unit,
 };
 use outbox_contract::{Consumer, Failure, Topic, TransportError, TransportErrorKind};
 use tokio::sync::Notify;
@@ -73,6 +73,16 @@ impl Broker {
             ));
         }
         Ok(())
+    }
+
+    /// Returns what waits in the partitions of a member.
+    pub(crate) fn lags(&self, member: MemberId) -> Vec<Lag> {
+        let Some(of) = self.members.get(&member) else { return Vec::new() };
+        let groups =
+            of.topics.iter().filter_map(|topic| Some((topic, self.topics.get(topic)?.get(&of.consumer)?)));
+        let lag =
+            |topic: &Topic, (number, messages)| Lag::new(Unit { topic: topic.clone(), number }, messages);
+        groups.flat_map(|(topic, group)| group.lags(member).map(move |of| lag(topic, of))).collect()
     }
 
     // ---- publishing

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use outbox_contract::TransportError;
-use outbox_contract::backend::{Deliveries, Received, Tag, Unit};
+use outbox_contract::backend::{Deliveries, Lag, Received, Tag, Unit};
 use tokio::sync::Notify;
 
 use crate::broker::MemberId;
@@ -39,6 +39,10 @@ impl Deliveries for MemoryDeliveries {
 
     async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
         self.shared.broker().acknowledge(self.member, tags)
+    }
+
+    fn lags(&self) -> Vec<Lag> {
+        self.shared.broker().lags(self.member)
     }
 
     async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {

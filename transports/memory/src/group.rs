@@ -66,6 +66,13 @@ impl Group {
         self.partitions.get_mut(usize::try_from(number).ok()?)
     }
 
+    /// Returns the partitions of a member, by number, each with the number of its unacknowledged
+    /// messages.
+    pub(crate) fn lags(&self, member: MemberId) -> impl Iterator<Item = (u32, u64)> {
+        let owned = (0..).zip(&self.partitions).filter(move |(_, partition)| partition.owner == Some(member));
+        owned.map(|(number, partition)| (number, u64::try_from(partition.len()).unwrap_or(u64::MAX)))
+    }
+
     /// Adds a message after all others of its partition; returns the numbers of both, and the
     /// owner.
     pub(crate) fn push(&mut self, entry: Entry) -> (u32, u64, &Entry, Option<MemberId>) {

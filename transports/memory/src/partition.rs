@@ -68,6 +68,11 @@ impl Partition {
         self.entries.iter()
     }
 
+    /// Returns the number of unacknowledged entries.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Adds a message after all others; returns its number.
     pub(crate) fn push(&mut self, entry: Entry) -> (u64, &Entry) {
         debug_assert!(!self.contains(entry.stored.message.id), "a message waits once");

@@ -60,6 +60,13 @@ impl Consumption {
         self.has_moved_on
     }
 
+    /// Returns the number of deliveries of a queue that this member has, and that are not acknowledged.
+    pub(crate) fn held(&self, unit: &Unit) -> u64 {
+        let owned = self.window.unit(unit);
+        let held = owned.map_or(0, |owned| owned.waiting().messages.saturating_add(owned.in_hand().messages));
+        u64::try_from(held).unwrap_or(u64::MAX)
+    }
+
     pub(crate) const fn is_draining(&self) -> bool {
         self.window.is_draining()
     }

@@ -8,7 +8,7 @@ use futures_util::future::try_join_all;
 use lapin::options::BasicAckOptions;
 use outbox_contract::TransportError;
 use outbox_contract::backend::flow::Window;
-use outbox_contract::backend::{Deliveries, Problem, Received, Subscription, Tag, Unit};
+use outbox_contract::backend::{Deliveries, Lag, Loss, Problem, Received, Subscription, Tag, Unit};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -80,6 +80,14 @@ impl Deliveries for RabbitMqDeliveries {
 
     fn problems(&self) -> Vec<Problem> {
         self.shared.state().problems.clone()
+    }
+
+    fn lags(&self) -> Vec<Lag> {
+        self.shared.state().lags.clone()
+    }
+
+    fn losses(&self) -> Vec<Loss> {
+        std::mem::take(&mut self.shared.state().losses)
     }
 
     async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {

@@ -13,6 +13,7 @@ mod error;
 mod frames;
 mod gates;
 mod inequivalent;
+mod lags;
 mod login;
 mod member;
 mod multiplexer;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lapin::Channel;
 use outbox_contract::backend::flow::Window;
-use outbox_contract::backend::{Problem, Subscription, Unit};
+use outbox_contract::backend::{Lag, Loss, Problem, Subscription, Unit};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::sleep;
 
@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::connection::Connection;
 use crate::consumption::Consumption;
 use crate::error::Fault;
+use crate::lags;
 use crate::pauses::Pauses;
 use crate::session::{Session, until_one_is_well};
 use crate::topology::{self, Queue, Queues};
@@ -36,6 +37,10 @@ pub(crate) struct MemberState {
     pub(crate) channels: Vec<Option<Channel>>,
     /// Queues that are not consumed, while others are.
     pub(crate) problems: Vec<Problem>,
+    /// What waits in the queues, as it was asked for last.
+    pub(crate) lags: Vec<Lag>,
+    /// Queues that were not there any more.
+    pub(crate) losses: Vec<Loss>,
     /// Cuts the present connection.
     connection: Option<Arc<Connection>>,
 }
@@ -74,6 +79,7 @@ impl SharedMember {
     fn given_up(&self) {
         let mut state = self.state();
         state.channels.clear();
+        state.lags.clear();
         state.connection = None;
         state.consumption.given_up();
         drop(state);
@@ -84,6 +90,7 @@ impl SharedMember {
         tracing::debug!(consumer = %self.subscription.consumer, %fault, "a consumer lost its connection to the broker; reconnecting");
         let mut state = self.state();
         state.channels.clear();
+        state.lags.clear();
         state.connection = None;
         state.consumption.lost(fault.waited_for());
         drop(state);
@@ -93,6 +100,7 @@ impl SharedMember {
     fn ended(&self) {
         let mut state = self.state();
         state.channels.clear();
+        state.lags.clear();
         state.connection = None;
         state.consumption.end(Fault::closed());
         drop(state);
@@ -114,12 +122,14 @@ pub(crate) async fn join(
     if *closed.borrow() {
         return Err(Fault::closed());
     }
-    let (session, queues) = Session::open(&config, &subscription).await?;
+    let (session, queues, losses) = Session::open(&config, &subscription, false).await?;
     let units: Vec<Unit> = queues.iter().map(|(queue, _)| queue.unit.clone()).collect();
     let state = MemberState {
         consumption: Consumption::new(window, units),
         channels: session.channels.clone(),
         problems: Vec::new(),
+        lags: Vec::new(),
+        losses,
         connection: Some(Arc::clone(&session.connection)),
     };
     let shared =
@@ -148,6 +158,7 @@ async fn work(
                     tokio::select! {
                         fault = session.carry(&shared, &queues) => Step::Lost(fault),
                         never = look_after(&shared, &connection, queues.len()) => match never {},
+                        never = lags::watch(&shared, &connection, &queues) => match never {},
                         name = until_one_is_well(&connection, &shared.config, &queues) => Step::Again(name),
                     }
                 }
@@ -196,7 +207,7 @@ enum Step {
     Lost(Fault),
     /// A queue can be consumed again that could not be.
     Again(String),
-    Tried(Result<(Box<Session>, Queues), Fault>),
+    Tried(Result<(Box<Session>, Queues, Vec<Loss>), Fault>),
 }
 
 impl SharedMember {
@@ -216,10 +227,11 @@ impl SharedMember {
                 *session = None;
                 self.given_up();
             }
-            Step::Tried(Ok((opened, found))) => {
+            Step::Tried(Ok((opened, found, losses))) => {
                 self.take_problems(&found);
                 *queues = found;
                 let mut state = self.state();
+                state.losses.extend(losses);
                 state.channels = opened.channels.clone();
                 state.connection = Some(Arc::clone(&opened.connection));
                 state.consumption.recovered();
@@ -234,13 +246,13 @@ impl SharedMember {
 }
 
 /// Another attempt to connect, after a pause. Never for a member that drains.
-async fn again(shared: &SharedMember, pause: Duration) -> Result<(Box<Session>, Queues), Fault> {
+async fn again(shared: &SharedMember, pause: Duration) -> Result<(Box<Session>, Queues, Vec<Loss>), Fault> {
     sleep(pause).await;
     if shared.state().consumption.is_draining() {
         return std::future::pending().await;
     }
-    let (session, queues) = Session::open(&shared.config, &shared.subscription).await?;
-    Ok((Box::new(session), queues))
+    let (session, queues, losses) = Session::open(&shared.config, &shared.subscription, true).await?;
+    Ok((Box::new(session), queues, losses))
 }
 
 #[cfg(test)]

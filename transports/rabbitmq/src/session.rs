@@ -9,7 +9,7 @@ use lapin::message::Delivery as Raw;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Consumer as Handle};
-use outbox_contract::backend::{Delivery, Origin, Subscription, Undecodable};
+use outbox_contract::backend::{Delivery, Loss, Origin, Subscription, Undecodable};
 use outbox_contract::{Message, Topic};
 use tokio::time::sleep;
 
@@ -42,8 +42,13 @@ pub(crate) struct Session {
 
 impl Session {
     /// Consumes all queues that can be consumed. Answers all there are, each with what is wrong
-    /// with it alone.
-    pub(crate) async fn open(config: &Config, subscription: &Subscription) -> Result<(Self, Queues), Fault> {
+    /// with it alone. With those that were not there any more: of a consumer that had them before,
+    /// and of all, `again`.
+    pub(crate) async fn open(
+        config: &Config,
+        subscription: &Subscription,
+        again: bool,
+    ) -> Result<(Self, Queues, Vec<Loss>), Fault> {
         let connection = Connection::open(config, &format!("consumes for {}", subscription.consumer)).await?;
         // From here on whatever fails cuts the connection before anything else is let go.
         let mut session = Self {
@@ -53,6 +58,8 @@ impl Session {
             incoming: SelectAll::new(),
         };
         let connection = Arc::clone(&session.connection);
+        let had = |topic: &Topic| again || subscription.handled.contains_key(topic);
+        let losses = topology::find_lost(&*connection, config, subscription, had).await;
         let mut queues =
             topology::prepare_consuming(&*connection, config, &subscription.consumer, &subscription.topics)
                 .await?;
@@ -98,7 +105,7 @@ impl Session {
             return Err(fault);
         }
         queues.iter_mut().zip(faults).for_each(|((_, fault), found)| *fault = found);
-        Ok((session, queues))
+        Ok((session, queues, losses))
     }
 
     /// Carries deliveries into memory until the connection is over, and says why.

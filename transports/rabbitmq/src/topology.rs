@@ -2,7 +2,7 @@
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use lapin::types::{FieldTable, ShortString};
-use outbox_contract::backend::Unit;
+use outbox_contract::backend::{Loss, LossCause, Subscription, Unit};
 use outbox_contract::{Consumer, Topic, TransportErrorKind};
 
 use crate::arguments::Arguments;
@@ -93,6 +93,36 @@ pub(crate) async fn prepare_consuming(
     }
     drop(prepared);
     Ok(all.into_iter().zip(faults).collect())
+}
+
+/// Finds queues that are about to be made again, of the topics that the consumer had queues of.
+pub(crate) async fn find_lost(
+    connection: &impl Declares,
+    config: &Config,
+    subscription: &Subscription,
+    had: impl Fn(&Topic) -> bool,
+) -> Vec<Loss> {
+    if config.topology != Topology::Declared {
+        return Vec::new();
+    }
+    let topics = subscription.topics.iter().filter(|topic| had(topic));
+    // What is wrong with names is said by who prepares them.
+    let queues = topics.filter_map(|topic| queues(config, &subscription.consumer, topic).ok()).flatten();
+    let looks: Vec<_> =
+        queues.map(|queue| async move { (look_at(connection, &queue).await, queue) }).collect();
+    let looked = stream::iter(looks).buffered(AT_ONCE).collect::<Vec<_>>().await;
+    let gone = looked
+        .into_iter()
+        .filter(|(found, _)| found.as_ref().is_err_and(|fault| fault.kind == TransportErrorKind::Missing));
+    let loss = |(_, queue): (_, Queue)| {
+        let words = format!(
+            "queue {:?} was not there any more, with the messages that were in it, and was made again: see who deleted it. What was published meanwhile \
+             reached this consumer only if no other queue took it, as then the relay keeps it",
+            queue.name.as_str()
+        );
+        Loss::new(queue.unit, LossCause::Queue, words)
+    };
+    gone.map(loss).collect()
 }
 
 async fn prepare_queues(connection: &impl Declares, config: &Config, queues: &[Queue]) -> Result<(), Fault> {

@@ -87,6 +87,12 @@ impl Server {
         self.max_bytes.load(Ordering::Relaxed)
     }
 
+    /// Learns the longest string that the server takes. `None`: a user who may not ask, or a server that does not tell: then what was configured
+    /// counts.
+    pub(crate) fn learn(&self, told: Option<usize>) {
+        self.max_bytes.store(self.configured.min(told.unwrap_or(usize::MAX)), Ordering::Relaxed);
+    }
+
     /// Makes a connection. Whatever goes wrong, nothing was asked yet.
     ///
     /// The seeds are asked one after the other. Each may take its share of the time that is left,
@@ -138,9 +144,7 @@ impl Server {
                 return Err(if is_old { Error::too_old("older than Redis 7.0") } else { refused });
             }
         }
-        // A user who may not ask, or a server that does not tell: then what was configured counts.
-        let told = said.iter().filter_map(|answers| limit(answers.last())).min();
-        self.max_bytes.store(self.configured.min(told.unwrap_or(usize::MAX)), Ordering::Relaxed);
+        self.learn(said.iter().filter_map(|answers| limit(answers.last())).min());
         let number = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
         // A script has the same name everywhere: a hash of its text.
         let scripts = Arc::new(Scripts::loaded(said.first().map_or(&[], Vec::as_slice))?);
@@ -150,7 +154,7 @@ impl Server {
 }
 
 /// Reads the longest string that a server takes.
-fn limit(answer: Option<&Value>) -> Option<usize> {
+pub(crate) fn limit(answer: Option<&Value>) -> Option<usize> {
     let Some(Value::Array(pair)) = answer else { return None };
     text(pair.get(1)?).ok()?.parse().ok()
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use outbox_contract::backend::flow::Window;
-use outbox_contract::backend::{Clock, Deliveries, Problem, Received, SystemClock, Tag, Unit};
+use outbox_contract::backend::{Clock, Deliveries, Lag, Loss, Problem, Received, SystemClock, Tag, Unit};
 use outbox_contract::{Consumer, Topic, TransportError};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -16,10 +16,11 @@ use crate::connection::Link;
 use crate::consumption::Consumption;
 use crate::error::Error;
 use crate::lease::Lease;
+use crate::past::Past;
 use crate::problems::Problems;
 use crate::routing::Routing;
 use crate::stream_id::StreamId;
-use crate::{keeper, reader};
+use crate::{keeper, lags, reader};
 
 /// State that the parts of a member share.
 pub(crate) struct Member {
@@ -31,6 +32,9 @@ pub(crate) struct Member {
     // Plain mutexes: each is held for one look or one store. Grows when a topic is no longer refused.
     topics: Mutex<BTreeMap<Topic, u32>>,
     problems: Mutex<Problems>,
+    lags: Mutex<Vec<Lag>>,
+    losses: Mutex<Vec<Loss>>,
+    pub(crate) past: Past,
     pub(crate) config: Config,
     pub(crate) routing: Routing,
     /// Heartbeats and acknowledgements. What is published stands on another connection, so that no
@@ -79,11 +83,23 @@ impl Member {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Redis refuses a topic, or a unit of it. That holds up no other; it is tried again by itself.
-    pub(crate) fn is_refused(&self, topic: &Topic, number: Option<u32>, error: &Error) {
-        if self.problems().refused(topic, number, &error.words) {
+    /// Redis refuses a topic, or a unit of it. That holds up no other; it is tried again by itself. Says whether that is new.
+    pub(crate) fn is_refused(&self, topic: &Topic, number: Option<u32>, error: &Error) -> bool {
+        let is_new = self.problems().refused(topic, number, &error.words);
+        if is_new {
             tracing::debug!(%topic, unit = number, class = error.class, "refused: {}", error.words);
         }
+        is_new
+    }
+
+    /// Something was lost.
+    pub(crate) fn lost(&self, loss: Loss) {
+        self.losses.lock().unwrap_or_else(PoisonError::into_inner).push(loss);
+    }
+
+    /// What waits was measured.
+    pub(crate) fn has_lags(&self, lags: Vec<Lag>) {
+        *self.lags.lock().unwrap_or_else(PoisonError::into_inner) = lags;
     }
 
     /// It does not.
@@ -118,6 +134,7 @@ impl RedisDeliveries {
         consumer: Consumer,
         window: Window<Lease, StreamId>,
         topics: BTreeMap<Topic, u32>,
+        past: Past,
         config: Config,
         routing: Routing,
         control: Arc<Link>,
@@ -127,6 +144,9 @@ impl RedisDeliveries {
             consumer,
             topics: Mutex::new(topics),
             problems: Mutex::default(),
+            lags: Mutex::default(),
+            losses: Mutex::default(),
+            past,
             config,
             routing,
             control,
@@ -138,7 +158,8 @@ impl RedisDeliveries {
         });
         let keeper = tokio::spawn(keeper::keep(Arc::clone(&member)));
         let reader = tokio::spawn(reader::read(Arc::clone(&member)));
-        Self { member, tasks: vec![keeper, reader], left: false }
+        let watch = tokio::spawn(lags::watch(Arc::clone(&member)));
+        Self { member, tasks: vec![keeper, reader, watch], left: false }
     }
 
     /// Tries topics again that are refused, in the background.
@@ -175,6 +196,14 @@ impl Deliveries for RedisDeliveries {
 
     fn problems(&self) -> Vec<Problem> {
         self.member.problems().all()
+    }
+
+    fn lags(&self) -> Vec<Lag> {
+        self.member.lags.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn losses(&self) -> Vec<Loss> {
+        std::mem::take(&mut *self.member.losses.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {

@@ -197,7 +197,7 @@ pub(crate) fn infos(answers: &[Value]) -> Result<[String; 4], Error> {
 }
 
 /// A value in an answer to `INFO`.
-fn field<'i>(info: &'i str, name: &str) -> Option<&'i str> {
+pub(crate) fn field<'i>(info: &'i str, name: &str) -> Option<&'i str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::backend::{Clock, Unit};
+use outbox_contract::backend::{Clock, Loss, LossCause, OffsetReset, Unit};
 use outbox_contract::{Topic, TransportErrorKind};
 use redis::{Pipeline, Value};
 use tokio::time::timeout;
 
-use crate::connection::{Connection, list, refusal, text};
+use crate::connection::{Connection, list, number, refusal, text};
 use crate::consumption::KnownUnit;
 use crate::deliveries::Member;
 use crate::error::{Error, Reach};
@@ -68,7 +68,7 @@ impl Member {
                     return Err(error);
                 }
                 // The others are not to wait for it.
-                Err(error) if error.reach == Reach::Topic => self.is_refused(topic, None, &error),
+                Err(error) if error.reach == Reach::Topic => _ = self.is_refused(topic, None, &error),
                 Ok(()) => self.is_well(topic, None),
                 Err(error) => result = result.and(Err(error)),
             }
@@ -232,9 +232,13 @@ impl Member {
                     self.is_well(&unit.topic, Some(unit.number));
                     self.state().refuse(&unit);
                 }
-                Ok(Some(Ownership { epoch, seen, was_lost, .. })) => {
-                    if was_lost {
-                        self.tell_of_loss(&unit);
+                Ok(Some(Ownership { epoch, was_lost, missing, .. })) if epoch.is_empty() => {
+                    self.state().refuse(&unit);
+                    self.tell_of_refusal(&unit, was_lost, missing);
+                }
+                Ok(Some(Ownership { epoch, seen, was_lost, missing, .. })) => {
+                    if was_lost || missing > 0 {
+                        self.tell_of_loss(&unit, was_lost, missing);
                     }
                     self.is_well(&unit.topic, Some(unit.number));
                     self.state().gain(unit, epoch, until, seen);
@@ -266,14 +270,52 @@ impl Member {
         Ok(member == self.name || u64::try_from(left).is_ok_and(|left| left > most) || left < 0)
     }
 
-    /// The group of a unit was not there any more.
-    fn tell_of_loss(&self, unit: &Unit) {
+    /// The group of a unit was not there any more, or entries that it was to be given.
+    fn tell_of_loss(&self, unit: &Unit, was_lost: bool, missing: u64) {
+        let mut loss = self.loss(unit, was_lost, missing);
+        if was_lost {
+            let begins = match self.past.reset() {
+                OffsetReset::Latest if self.past.has_handled(&unit.topic) => "with what comes from now on",
+                OffsetReset::LastHandled if self.past.has_handled(&unit.topic) => {
+                    "in the hour in which the topic was last handled"
+                }
+                _ => "with what is there",
+            };
+            loss.words = format!("{}; it was made again, and begins {begins}", loss.words);
+            self.fail(Error::topic("group-lost", TransportErrorKind::Unavailable, loss.words.clone()));
+        }
+        self.lost(loss);
+    }
+
+    /// The same, and nothing is to be read of the unit.
+    fn tell_of_refusal(&self, unit: &Unit, was_lost: bool, missing: u64) {
+        let mut loss = self.loss(unit, was_lost, missing);
+        let stream = self.routing.stream(unit);
         let words = format!(
-            "the group {} of {unit} was lost and created again, from the oldest entry; check whether redis lost data, or who deleted the group",
+            "{}; nothing is read of it. Decide with XGROUP CREATE (or SETID) {stream} {} and an entry, or configure offset_reset (earliest, latest, \
+             last_handled) and start the consumer again",
+            loss.words, self.consumer
+        );
+        let error = Error::topic("position-lost", TransportErrorKind::Invalid, words.clone());
+        if self.is_refused(&unit.topic, Some(unit.number), &error) {
+            loss.words = words;
+            self.lost(loss);
+        }
+    }
+
+    fn loss(&self, unit: &Unit, was_lost: bool, missing: u64) -> Loss {
+        if was_lost {
+            let words = format!(
+                "the group {} of {unit} was lost: see whether redis lost data, or who deleted it",
+                self.consumer
+            );
+            return Loss::new(unit.clone(), LossCause::Position, words);
+        }
+        let words = format!(
+            "entries were removed (MAXLEN, MINID, XDEL) before the group {} was given them",
             self.consumer
         );
-        tracing::warn!(%unit, "{words}");
-        self.fail(Error::topic("group-lost", TransportErrorKind::Unavailable, words));
+        Loss::new(unit.clone(), LossCause::Trimmed, words).with_messages(missing)
     }
 
     /// Keeps a refusal of one unit as a problem of the member: it holds up no other, and is tried
@@ -282,7 +324,7 @@ impl Member {
         if error.reach != Reach::Topic {
             return Err(error);
         }
-        self.is_refused(&unit.topic, Some(unit.number), &error);
+        _ = self.is_refused(&unit.topic, Some(unit.number), &error);
         Ok(())
     }
 
@@ -311,6 +353,7 @@ impl Member {
         let lease = self.routing.lease(unit, &self.consumer);
         let call = connection.scripts.call(Script::Own, &[&stream, &owner, &lease], pipeline);
         call.arg(&self.name).arg(epoch).arg(self.lease_millis()).arg(self.consumer.as_str()).arg(READER);
+        call.arg(self.past.start(&unit.topic).unwrap_or_default());
     }
 
     async fn ask(&self, connection: &mut Connection, pipeline: &Pipeline) -> Result<Vec<Value>, Error> {
@@ -329,8 +372,10 @@ struct Ownership {
     seen: StreamId,
     /// The first one that is pending, of all.
     oldest: Option<StreamId>,
-    /// The group had to be made again.
+    /// The group was not there.
     was_lost: bool,
+    /// Number of entries that were removed before the group was given them.
+    missing: u64,
 }
 
 impl Ownership {
@@ -339,10 +384,11 @@ impl Ownership {
         let id = |value: &Value| text(value)?.parse().map_err(|_| Error::unexpected("a script"));
         match list(answer)? {
             [] => Ok(None),
-            [epoch, seen, oldest, was_lost] => {
+            [epoch, seen, oldest, was_lost, missing] => {
                 let oldest = (*oldest != Value::Nil).then(|| id(oldest)).transpose()?;
                 let was_lost = *was_lost == Value::Int(1);
-                Ok(Some(Self { epoch: text(epoch)?, seen: id(seen)?, oldest, was_lost }))
+                let missing = number(missing)?;
+                Ok(Some(Self { epoch: text(epoch)?, seen: id(seen)?, oldest, was_lost, missing }))
             }
             _ => Err(Error::unexpected("a script")),
         }

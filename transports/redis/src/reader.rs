@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use outbox_contract::backend::{Clock, Unit};
+use outbox_contract::backend::{Clock, Loss, LossCause, Unit};
 use redis::{Pipeline, Value};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -225,7 +225,11 @@ impl Member {
             let entries = read.remove(stream).unwrap_or_default();
             let gone = self.state().read(unit, *incarnation, *from, plan.count, entries);
             if gone > 0 {
-                tracing::warn!(%unit, entries = gone, "entries were removed from the stream before they were acknowledged");
+                tracing::debug!(%unit, entries = gone, "entries were removed from the stream before they were acknowledged");
+                let words = "entries that were given to the consumer were removed from the stream before they were acknowledged: \
+                             trimmed (MAXLEN, MINID), or deleted";
+                let gone = u64::try_from(gone).unwrap_or(u64::MAX);
+                self.lost(Loss::new(unit.clone(), LossCause::Trimmed, words).with_messages(gone));
                 any_gone = true;
             }
         }

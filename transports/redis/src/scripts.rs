@@ -5,7 +5,7 @@ use redis::{Pipeline, Value};
 use crate::connection::text;
 use crate::error::Error;
 
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     include_str!("scripts/append.lua"),
     include_str!("scripts/trim.lua"),
     include_str!("scripts/group.lua"),
@@ -13,6 +13,7 @@ const SOURCES: [&str; 7] = [
     include_str!("scripts/give_back.lua"),
     include_str!("scripts/beat.lua"),
     include_str!("scripts/read.lua"),
+    include_str!("scripts/lag.lua"),
 ];
 
 /// One of the scripts.
@@ -25,6 +26,7 @@ pub(crate) enum Script {
     GiveBack,
     Beat,
     Read,
+    Lag,
 }
 
 /// The names under which a server knows the scripts. They are given to it with each new connection:

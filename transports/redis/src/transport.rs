@@ -11,11 +11,12 @@ use outbox_contract::{Consumer, Message, Rejection, Topic, TransportError, Trans
 use redis::{Client, IntoConnectionInfo, Pipeline, ProtocolVersion, TlsCertificates};
 
 use crate::config::{Config, RedisTransportBuilder, Start};
-use crate::connection::{Connection, Link, Server, refusal};
+use crate::connection::{Connection, Link, Server, limit, refusal};
 use crate::deliveries::{Member, RedisDeliveries};
 use crate::durability::{self, Durability};
 use crate::error::{Error, Reach};
 use crate::lease::Lease;
+use crate::past::Past;
 use crate::publication::{self, Appended, StreamAppend};
 use crate::record;
 use crate::routing::Routing;
@@ -122,10 +123,16 @@ impl SharedTransport {
         for section in ["server", "persistence", "replication", "memory"] {
             pipeline.cmd("INFO").arg(section);
         }
+        pipeline.cmd("CONFIG").arg("GET").arg("proto-max-bulk-len");
         // What a server refuses to those who write, it says to those who try.
         pipeline.cmd("SET").arg(self.routing.probe()).arg("").arg("PX").arg(1);
         let answers = self.control.request(&pipeline, self.config.request_timeout).await?;
         let (written, infos) = answers.split_last().ok_or_else(|| Error::unexpected("INFO"))?;
+        let (size, infos) = infos.split_last().ok_or_else(|| Error::unexpected("INFO"))?;
+        // On a cluster each node has its own, and all of them are asked with the connection.
+        if !self.config.cluster {
+            self.server.learn(limit(Some(size)));
+        }
         let [server, persistence, replication, memory] = durability::infos(infos)?;
         durability::check_version(&server)?;
         durability::check_eviction(&memory)?;
@@ -250,7 +257,8 @@ impl SharedTransport {
         self.server.check_open()?;
         let topics: BTreeSet<&Topic> = subscription.topics.iter().collect();
         let (mut counted, mut refused) = (BTreeMap::new(), Vec::new());
-        for (topic, units) in self.prepare(&topics, &subscription.consumer).await? {
+        let past = Past::of(&subscription);
+        for (topic, units) in self.prepare(&topics, &subscription.consumer, &past).await? {
             match units {
                 Ok(units) => drop(counted.insert(topic, units)),
                 Err(error) => refused.push((topic, error)),
@@ -265,7 +273,8 @@ impl SharedTransport {
         let control = Arc::clone(&self.control);
         let (config, routing) = (self.config.clone(), self.routing.clone());
         let consumer = subscription.consumer;
-        let mut deliveries = RedisDeliveries::start(consumer, window, counted, config, routing, control);
+        let mut deliveries =
+            RedisDeliveries::start(consumer, window, counted, past, config, routing, control);
         if !refused.is_empty() {
             let shared = Arc::clone(self);
             deliveries.join_later(|member| tokio::spawn(shared.join_later(member, refused)));
@@ -276,19 +285,19 @@ impl SharedTransport {
     /// Tries topics again that are refused, until none is.
     async fn join_later(self: Arc<Self>, member: Arc<Member>, mut refused: Vec<(Topic, Error)>) {
         for (topic, error) in &refused {
-            member.is_refused(topic, None, error);
+            _ = member.is_refused(topic, None, error);
         }
         while !refused.is_empty() && self.server.check_open().is_ok() {
             tokio::time::sleep(self.config.heartbeat).await;
             let topics: BTreeSet<&Topic> = refused.iter().map(|(topic, _)| topic).collect();
             // What concerns all topics is told by those that are read.
-            let Ok(prepared) = self.prepare(&topics, &member.consumer).await else { continue };
+            let Ok(prepared) = self.prepare(&topics, &member.consumer, &member.past).await else { continue };
             refused.clear();
             for (topic, units) in prepared {
                 match units {
                     Ok(units) => member.add(topic, units),
                     Err(error) => {
-                        member.is_refused(&topic, None, &error);
+                        _ = member.is_refused(&topic, None, &error);
                         refused.push((topic, error));
                     }
                 }
@@ -306,6 +315,7 @@ impl SharedTransport {
         &self,
         topics: &BTreeSet<&Topic>,
         consumer: &Consumer,
+        past: &Past,
     ) -> Result<BTreeMap<Topic, Result<u32, Error>>, Error> {
         let mut prepared = self.topics.units(&self.control, topics).await?;
         let start = match self.config.start {
@@ -314,6 +324,10 @@ impl SharedTransport {
         };
         for (topic, units) in &mut prepared {
             let Ok(number) = *units else { continue };
+            // One that is not there any more was lost: who takes the unit sees to it.
+            if past.has_handled(topic) {
+                continue;
+            }
             let of_topic = BTreeMap::from([(topic.clone(), number)]);
             // Once more for a server that has lost its scripts, or a slot.
             let mut made = self.make_groups(&of_topic, consumer, start).await;

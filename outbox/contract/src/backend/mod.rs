@@ -12,6 +12,7 @@ mod fetch;
 mod finished;
 pub mod flow;
 mod frontier;
+mod lag;
 mod layer;
 mod lease;
 mod maintain;
@@ -44,6 +45,7 @@ pub use fetch::{
 };
 pub use finished::{Finished, Rest};
 pub use frontier::{Frontier, OpenWriters, StripeMarks};
+pub use lag::{Lag, Loss, LossCause, OffsetReset};
 pub use layer::{StoreCall, StoreLayer, TransactionalLayer, TransportLayer};
 pub use lease::{Lease, LeaseRequest, Leased, LowWater, Paused};
 pub use maintain::Maintained;

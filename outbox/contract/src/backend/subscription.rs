@@ -1,11 +1,13 @@
 //! The receiving side of a transport.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::backend::{Lag, Loss, OffsetReset};
 use crate::clock::Timestamp;
 use crate::error::TransportError;
 use crate::id::MessageId;
@@ -25,6 +27,13 @@ pub struct Subscription {
     pub prefetch: usize,
     /// Maximum bytes of unacknowledged deliveries. Default 16 MiB. A larger delivery comes alone.
     pub prefetch_bytes: usize,
+    /// Topics of which the consumer has handled messages, each with about the time of the last one.
+    /// A position that the broker does not have of such a topic is a lost one; of another topic it
+    /// is that of a new consumer. Default: none.
+    pub handled: BTreeMap<Topic, Timestamp>,
+    /// Position from which a unit is read whose position is lost. Default
+    /// [`Earliest`](OffsetReset::Earliest).
+    pub offset_reset: OffsetReset,
 }
 
 impl Subscription {
@@ -36,6 +45,8 @@ impl Subscription {
             topics: topics.into_iter().collect(),
             prefetch: 1_000,
             prefetch_bytes: 16 * 1024 * 1024,
+            handled: BTreeMap::new(),
+            offset_reset: OffsetReset::Earliest,
         }
     }
 
@@ -50,6 +61,15 @@ impl Subscription {
     #[must_use]
     pub fn with_prefetch_bytes(mut self, bytes: usize) -> Self {
         self.prefetch_bytes = bytes;
+        self
+    }
+
+    /// Sets the topics of which the consumer has handled messages, and the position from which a
+    /// unit of theirs is read if the broker has lost it.
+    #[must_use]
+    pub fn with_handled(mut self, handled: BTreeMap<Topic, Timestamp>, reset: OffsetReset) -> Self {
+        self.handled = handled;
+        self.offset_reset = reset;
         self
     }
 }
@@ -291,6 +311,19 @@ pub trait Deliveries: Send + Sync {
     /// missing topic, or one that it may not read. The member retries them by itself. Pure and
     /// quick. Default: none, for a broker whose units fail all together.
     fn problems(&self) -> Vec<Problem> {
+        Vec::new()
+    }
+
+    /// Returns what waits at the broker for this consumer, in the units of this member, as last
+    /// measured: at most every few seconds, and beside the deliveries. A unit that could not be
+    /// measured is left out. Pure and quick. Default: none, for a broker that does not tell.
+    fn lags(&self) -> Vec<Lag> {
+        Vec::new()
+    }
+
+    /// Takes what this member found lost at the broker since the last call. Pure and quick.
+    /// Default: none.
+    fn losses(&self) -> Vec<Loss> {
         Vec::new()
     }
 

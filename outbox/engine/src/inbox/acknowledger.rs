@@ -38,6 +38,7 @@ impl Acknowledger {
         let result = match self.source.acknowledge(&tags).await {
             Ok(()) => {
                 self.context.untold.store(false, Ordering::Release);
+                self.context.consumed.acknowledged(&tags, self.context.clock.now());
                 self.context.steps.over(Step::Acknowledged);
                 Ok(true)
             }

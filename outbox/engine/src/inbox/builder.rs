@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::backend::{Clock, RelayId, SystemClock};
+use outbox_contract::backend::{Clock, OffsetReset, RelayId, SystemClock};
 use outbox_contract::{Codec, DomainEvent, Json, Message, Outbox, RetryPolicy, Transactional, Transport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -338,6 +338,9 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         prefetch: usize,
         /// Maximum number of their bytes. See [`InboxConfig::prefetch_bytes`].
         prefetch_bytes: usize,
+        /// Position from which a unit is read if the broker has lost the consumer's. See
+        /// [`InboxConfig::offset_reset`].
+        offset_reset: OffsetReset,
         /// Maximum number of dead letters, above which undecodable records are dropped. See
         /// [`InboxConfig::max_undecodable`].
         max_undecodable: u64,

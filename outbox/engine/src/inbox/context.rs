@@ -8,15 +8,19 @@ use outbox_contract::Transport;
 use outbox_contract::backend::{Clock, Paused, Subscription};
 
 use super::config::InboxConfig;
+use super::consumed::Consumed;
 use super::core::Limits;
 use super::credit::Credit;
 use super::foreign::Mapper;
+use super::lags::Lags;
+use super::losses::Losses;
 use super::outage::Outage;
 use super::pausing::Pausing;
 use super::problems::Problems;
 use super::process::Process;
 use super::stats::{Counters, InboxStats};
 use super::steps::Steps;
+use crate::transport_check::TransportCheck;
 
 /// Pauses as the store told them last, and the beginning of the heartbeat that asked.
 pub(crate) type PausedInStore = Box<dyn Fn() -> (Paused, Duration) + Send + Sync>;
@@ -50,11 +54,22 @@ pub(crate) struct Context {
     pub(crate) outage: Outage,
     /// Topics and units of it that give nothing, while others do.
     pub(crate) problems: Problems,
+    /// Topics that were handled, as the store knows.
+    pub(crate) consumed: Consumed,
+    /// What waits at the broker.
+    pub(crate) lags: Lags,
+    /// What the broker has lost.
+    pub(crate) losses: Losses,
+    /// Settings of the broker.
+    pub(crate) checked: TransportCheck,
 }
 
 impl Context {
     pub(crate) fn stats(&self) -> InboxStats {
-        self.counters.snapshot(self.credit.out(), self.problems.count())
+        let mut stats = self.counters.snapshot(self.credit.out(), self.problems.count());
+        (stats.lag, stats.lag_age) = self.lags.total();
+        (stats.losses, stats.missing) = self.losses.counts();
+        stats
     }
 
     pub(crate) fn now(&self) -> Duration {

@@ -17,8 +17,10 @@ use tokio::time::Instant;
 
 use super::config::{InboxConfig, Mode};
 use super::core::conflicts::Conflicts;
+use super::foreign::Mapper;
 use super::process::{Errand, Origin, Process, Work};
 use super::stats::Counters;
+use super::undecodable::map_again;
 use super::verdict::{StoreFailure, Verdict};
 
 pub(crate) struct Drain {
@@ -29,6 +31,8 @@ pub(crate) struct Drain {
     /// Maximum time that a message waits for a newer program.
     wait_for_upgrade: Duration,
     clock: Arc<dyn Clock>,
+    /// Makes messages of records that are none.
+    mapper: Option<Mapper>,
     /// True if everything that waits in the store failed, or came behind such.
     all_suspects: bool,
     // Held while one verdict is looked at.
@@ -48,9 +52,15 @@ impl Drain {
             store_timeout: config.store_timeout,
             wait_for_upgrade: config.wait_for_upgrade,
             clock,
+            mapper: None,
             all_suspects: config.mode == Mode::Direct,
             conflicts: Mutex::default(),
         }
+    }
+
+    /// Sets the mapper, for records that were no messages when they came.
+    pub(crate) fn with_mapper(self, mapper: Option<Mapper>) -> Self {
+        Self { mapper, ..self }
     }
 
     fn outcome(&self, id: MessageId, waited: Duration, verdict: Verdict) -> Outcome {
@@ -143,11 +153,14 @@ impl Transport for Drain {
     async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
         let mut attempts = std::iter::once(batch.tried.saturating_add(1)).chain(std::iter::repeat(1));
         let awake = self.awake(&batch.messages);
+        let map = |stored: &Arc<Stored>| map_again(&stored.message, self.mapper.as_ref()?);
+        let mapped: Vec<Option<Message>> = batch.messages.iter().map(map).collect();
         let mut works = Vec::with_capacity(awake.len());
         for (index, stored) in batch.messages.iter().enumerate() {
             let attempt = attempts.next().unwrap_or(1);
             if awake.binary_search(&index).is_ok() {
-                works.push(Work { message: &stored.message, attempt, stored: Some(&**stored) });
+                let message = mapped.get(index).and_then(Option::as_ref).unwrap_or(&stored.message);
+                works.push(Work { message, attempt, stored: Some(&**stored) });
             } else {
                 outcomes.report(index, Outcome::Blocked);
             }
@@ -159,7 +172,8 @@ impl Transport for Drain {
         let mut said = |at: usize, verdict| {
             if let (Some(work), Some(index)) = (works.get(at), awake.get(at)) {
                 let waited = work.stored.map_or(Duration::ZERO, |stored| now.since(stored.appended_at));
-                outcomes.report(*index, self.outcome(work.message.id, waited, verdict));
+                let id = work.stored.map_or(work.message.id, |stored| stored.message.id);
+                outcomes.report(*index, self.outcome(id, waited, verdict));
             }
         };
         // What is begun last has to be committed as well.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join;
-use outbox_contract::backend::{Backlog, Problem};
+use outbox_contract::backend::{Backlog, Lag, Problem};
 use outbox_contract::{Consumer, Route, Store, StoreError};
 use ractor::{ActorCell, ActorRef};
 
@@ -117,6 +117,13 @@ impl InboxHandle {
         self.context.problems.all()
     }
 
+    /// Returns what waits at the broker for this consumer, in the units of this process: as last
+    /// measured, at most a few seconds ago. Empty if the broker does not tell.
+    #[must_use]
+    pub fn lags(&self) -> Vec<Lag> {
+        self.context.lags.all()
+    }
+
     /// Returns the backlog in the store of this consumer, as last measured. None: not measured yet,
     /// or not by this process.
     #[must_use]
@@ -171,8 +178,12 @@ impl InboxHandle {
             );
             health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
         }
-        for reason in self.context.problems.reasons() {
+        let broker = self.context.problems.reasons().into_iter().chain(self.context.lags.reasons());
+        for reason in broker.chain(self.context.losses.reasons(tokio::time::Instant::now())) {
             health.add(Status::Degraded, reason);
+        }
+        if let Some(reason) = self.context.checked.reason() {
+            health.add(Status::Degraded, format!("consumer {consumer}: {reason}"));
         }
         if self.context.paused().route {
             health.add(Status::Degraded, format!("consumer {consumer}: paused; nothing is handled"));

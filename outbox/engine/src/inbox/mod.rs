@@ -15,6 +15,7 @@
 mod acknowledger;
 mod builder;
 mod config;
+mod consumed;
 mod context;
 mod core;
 mod credit;
@@ -26,6 +27,8 @@ mod handler;
 mod handler_context;
 mod handlers;
 mod identity;
+mod lags;
+mod losses;
 mod outage;
 mod pausing;
 mod pool_share;
@@ -41,6 +44,7 @@ mod supervisor;
 mod transaction_pool;
 mod undecodable;
 mod upcast;
+mod upkeep;
 mod verdict;
 mod worker;
 

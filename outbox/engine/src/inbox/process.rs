@@ -1,13 +1,14 @@
 //! Handling of messages, whatever the store and the handlers are: the only way into a handler.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outbox_contract::Message;
 use outbox_contract::backend::Stored;
+use outbox_contract::{Message, Timestamp, Topic};
 use tokio::time::Instant;
 
-use super::verdict::{StoreFailure, Verdict};
+use super::verdict::{StoreFailure, TransactionError, Verdict};
 
 /// A message that is to be handled.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +18,16 @@ pub(crate) struct Work<'a> {
     pub(crate) attempt: u32,
     /// Its row, if it comes from the store.
     pub(crate) stored: Option<&'a Stored>,
+}
+
+impl Work<'_> {
+    /// Returns what is to be noted as handled of a message that stands in the place of another one
+    /// in the store: the fence tells that it is that one's turn, so it is not asked for its own.
+    pub(crate) fn without_turn(&self) -> Option<Message> {
+        self.stored.filter(|stored| stored.message.id != self.message.id)?;
+        let (topic, event_type) = (self.message.topic.clone(), Arc::clone(&self.message.event_type));
+        Some(Message::new(topic, event_type).with_id(self.message.id))
+    }
 }
 
 /// Purpose of a transaction.
@@ -80,4 +91,14 @@ pub(crate) trait Process: Send + Sync + 'static {
     /// are handled once. Returns false if no transaction was available in time, and not all are
     /// written.
     async fn store(&self, errand: &Errand<'_>, messages: &[&Message]) -> Result<bool, StoreFailure>;
+
+    /// Returns the hour in which the consumer last handled a topic, if the store knows one.
+    async fn last_handled(
+        &self,
+        topic: &Topic,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, TransactionError>;
+
+    /// Notes that the consumer handles topics now.
+    async fn note_handled(&self, topics: &[Topic], now: Timestamp) -> Result<(), TransactionError>;
 }

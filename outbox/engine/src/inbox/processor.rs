@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use outbox_contract::{Codec, Consumer, KeyId, Message, Outbox, Route, Transactional, inbox_route};
+use outbox_contract::{
+    Codec, Consumer, KeyId, Message, Outbox, Route, Timestamp, Topic, Transactional, inbox_route,
+};
 
 use super::handlers::{Action, Handlers};
 use super::process::{Errand, Origin, Process, Work};
@@ -19,6 +21,7 @@ use batch_size::BatchSize;
 
 mod batch_size;
 mod batches;
+mod consumed;
 mod overtaking;
 mod permits;
 mod storing;
@@ -146,6 +149,18 @@ impl<S: Transactional, C: Codec> Process for Processor<S, C> {
             Err(TransactionError::Store(failure)) => Err(failure),
             Err(error) => Err(StoreFailure::Unavailable(format!("{error:?}"))),
         }
+    }
+
+    async fn last_handled(
+        &self,
+        topic: &Topic,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, TransactionError> {
+        self.find_mark(topic, now).await
+    }
+
+    async fn note_handled(&self, topics: &[Topic], now: Timestamp) -> Result<(), TransactionError> {
+        self.note_marks(topics, now).await
     }
 }
 

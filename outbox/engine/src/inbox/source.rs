@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use outbox_contract::backend::{Deliveries, Problem, Received, Tag};
+use outbox_contract::backend::{Deliveries, Lag, Loss, Problem, Received, Tag};
 use outbox_contract::{TransportError, TransportErrorKind};
 use tokio::sync::RwLock;
 use tokio::time::timeout;
@@ -31,10 +31,25 @@ impl Source {
 
     /// Topics and units that give nothing, while others do. None: the subscription is being closed.
     pub(crate) fn problems(&self) -> Option<Vec<Problem>> {
+        self.look(|deliveries| deliveries.problems())
+    }
+
+    /// What waits at the broker. None: the subscription is being closed.
+    pub(crate) fn lags(&self) -> Option<Vec<Lag>> {
+        self.look(|deliveries| deliveries.lags())
+    }
+
+    /// What the broker was found to have lost since the last call. None: the subscription is being
+    /// closed.
+    pub(crate) fn losses(&self) -> Option<Vec<Loss>> {
+        self.look(|deliveries| deliveries.losses())
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&dyn Deliveries) -> T) -> Option<T> {
         let deliveries = self.deliveries.try_read().ok()?;
-        let deliveries = deliveries.as_ref()?;
+        let deliveries = deliveries.as_deref()?;
         // Nothing of the inbox is touched by the call, so nothing can be left half done by a panic.
-        catch_unwind(AssertUnwindSafe(|| deliveries.problems())).ok()
+        catch_unwind(AssertUnwindSafe(|| look(deliveries))).ok()
     }
 
     /// Acknowledges deliveries. On failure, retry: they may not be delivered again while this

@@ -182,6 +182,7 @@ impl Counters {
             in_flight: in_flight.0,
             in_flight_bytes: in_flight.1,
             problems,
+            ..InboxStats::default()
         }
     }
 
@@ -234,4 +235,13 @@ pub struct InboxStats {
     pub in_flight_bytes: usize,
     /// Topics and units that deliver nothing while others do.
     pub problems: usize,
+    /// Messages that wait at the broker for this consumer, in the units of this process, as last
+    /// measured. 0 as well if the broker does not tell.
+    pub lag: u64,
+    /// Age of the oldest of them, if the broker tells it.
+    pub lag_age: Option<Duration>,
+    /// Findings that the broker has lost something: a position, messages, a queue.
+    pub losses: u64,
+    /// Messages that the broker removed before the consumer had them, as far as it can count them.
+    pub missing: u64,
 }

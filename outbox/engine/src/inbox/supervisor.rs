@@ -19,6 +19,7 @@ use super::context::Context;
 use super::dispatcher::{Dispatcher, DispatcherMsg, DispatcherSetup};
 use super::receiver::{BROKER_TIMEOUT, Receiver, ReceiverMsg};
 use super::source::Source;
+use super::upkeep::Upkeep;
 use crate::relay::restart::{RestartPolicy, ended};
 
 pub(crate) struct InboxSupervisor {
@@ -43,6 +44,7 @@ pub(crate) struct InboxState {
     policy: RestartPolicy,
     random: fastrand::Rng,
     stopping: bool,
+    upkeep: Upkeep,
 }
 
 /// Interval of the look whether an operator paused the consumer or a topic of it, and whether
@@ -69,6 +71,7 @@ impl InboxSupervisor {
             policy: RestartPolicy::new(config.outage_first_delay, config.outage_max_delay, FAILING_WINDOW),
             random: fastrand::Rng::with_seed(!self.context.seed),
             stopping: false,
+            upkeep: Upkeep::default(),
         })
     }
 
@@ -96,13 +99,12 @@ impl InboxSupervisor {
             }
             InboxMsg::Ended => self.start_again(&myself, state, "the broker ended the subscription").await,
             InboxMsg::Look => {
-                if let Some(problems) = state.incarnation.as_ref().and_then(|parts| parts.source.problems()) {
-                    self.context.problems.look(&problems);
-                }
                 if let Some(parts) = &state.incarnation {
+                    self.context.look(&parts.source);
                     // Gone only when all of this incarnation is; the next one looks for itself.
                     let _ = parts.dispatcher.cast(DispatcherMsg::Look);
                 }
+                state.upkeep.look(&self.context);
             }
             InboxMsg::Stop(reply) => {
                 state.stopping = true;
@@ -136,8 +138,11 @@ impl InboxSupervisor {
         state: &mut InboxState,
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.context;
+        if let Err(error) = context.know_consumed().await {
+            return self.plan(myself, state, &error);
+        }
         let subscribe = async {
-            let deliveries = context.transport.subscribe(context.subscription.clone()).await?;
+            let deliveries = context.transport.subscribe(context.to_subscribe()).await?;
             let delay = deliveries.acknowledgement_delay();
             Ok::<_, TransportError>((deliveries, delay))
         };
@@ -170,7 +175,7 @@ impl InboxSupervisor {
         context.subscribed.store(true, Ordering::Release);
         context.untold.store(false, Ordering::Release);
         context.outage.over();
-        context.problems.look(&source.problems().unwrap_or_default());
+        context.look(&source);
         state.incarnation = Some(Incarnation { source, receiver, dispatcher });
         Ok(())
     }
@@ -182,7 +187,7 @@ impl InboxSupervisor {
         }
         let Some(incarnation) = state.incarnation.take() else { return };
         self.context.subscribed.store(false, Ordering::Release);
-        self.context.problems.forget();
+        self.context.forget();
         incarnation.end();
         incarnation.source.abandon().await;
         // What could not be dropped in time is dropped by the last one who has it, which may be this actor.
@@ -218,13 +223,16 @@ impl InboxSupervisor {
     async fn drain(&self, state: &mut InboxState) -> bool {
         let Some(incarnation) = state.incarnation.take() else { return true };
         self.context.subscribed.store(false, Ordering::Release);
-        self.context.problems.forget();
         let limit = self.context.longest_job();
         let mut clean = incarnation.source.drain().await.is_ok();
         clean &= call_t!(incarnation.receiver, ReceiverMsg::Finish, millis(limit)).is_ok();
         let limit = limit.saturating_add(BROKER_TIMEOUT * 3);
         clean &= call_t!(incarnation.dispatcher, DispatcherMsg::Drain, millis(limit)).unwrap_or(false);
         incarnation.end();
+        // What was found last, and where the consumer was.
+        self.context.look(&incarnation.source);
+        state.upkeep.finish(&self.context).await;
+        self.context.forget();
         clean &= incarnation.source.close().await.is_ok();
         clean
     }

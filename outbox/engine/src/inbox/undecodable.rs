@@ -6,12 +6,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outbox_contract::backend::{Delivery, EVENT_ID, Tag, Undecodable};
-use outbox_contract::{Headers, Key, Message, Topic};
+use outbox_contract::{Headers, Key, Message, MessageId, Topic};
 use tokio::time::Instant;
 
 use super::foreign::{Mapper, map};
 use super::handlers::{UNDECODABLE, UNDECODABLE_REASON};
 use super::identity::take_in;
+
+/// The header of a record whose value is null.
+const NULL: &str = "outbox-undecodable-null";
 
 /// The header that has the place of a record on the broker.
 const PLACE: &str = "outbox-undecodable-place";
@@ -63,7 +66,45 @@ fn undecodable(junk: Undecodable, topic: &Topic) -> Message {
     message.key = junk.key.as_deref().map(Key::of_bytes);
     keep(&mut message, PLACE, junk.place.as_deref().unwrap_or("unknown"));
     keep(&mut message, UNDECODABLE_REASON, &junk.reason);
+    if junk.is_null {
+        keep(&mut message, NULL, "true");
+    }
     message
+}
+
+/// What a mapper makes of a record that was stored as one that is no message: it may be another
+/// mapper by now. `None`: there is no such record, or it is none of the mapper's either.
+///
+/// The record's own id is noted as handled, so that it becomes one dead letter only. So the message
+/// has the id that the mapper gives it, or else one of its own.
+pub(crate) fn map_again(stored: &Message, mapper: &Mapper) -> Option<Message> {
+    place_of(stored)?;
+    let ours = [PLACE, NULL, UNDECODABLE_REASON, EVENT_ID];
+    let headers = stored.headers.iter().filter(|(name, _)| !ours.contains(name));
+    let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let reason = stored.headers.get(UNDECODABLE_REASON).unwrap_or_default();
+    let mut record = Undecodable::new(reason, stored.payload.clone(), headers);
+    record.is_null = stored.headers.get(NULL).is_some();
+    record.key = stored.key.as_ref().map(|key| bytes_of(key).into());
+    record.place = stored.headers.get(PLACE).map(Into::into);
+    let identity = record.identity(&stored.topic);
+    let mut message = map(mapper, record, &stored.topic).ok()?;
+    if message.id == stored.id || message.id == identity {
+        message.id = MessageId::of_event(UNDECODABLE, &stored.id.to_string());
+    }
+    // It is in the place of the record, whatever it says.
+    message.topic = stored.topic.clone();
+    message.key.clone_from(&stored.key);
+    Some(message)
+}
+
+/// The bytes of which a key was made, as far as it tells.
+fn bytes_of(key: &Key) -> Vec<u8> {
+    let text = key.as_str();
+    let hex = text.strip_prefix("0x").filter(|hex| hex.is_ascii() && hex.len() % 2 == 0);
+    let byte = |at: usize| u8::from_str_radix(hex?.get(at..at + 2)?, 16).ok();
+    let bytes = hex.and_then(|hex| (0..hex.len()).step_by(2).map(byte).collect::<Option<Vec<u8>>>());
+    bytes.filter(|bytes| Key::of_bytes(bytes) == *key).unwrap_or_else(|| text.as_bytes().to_vec())
 }
 
 /// Stands for a message that the store refuses to keep: of the same id and key, so that it stands

@@ -16,6 +16,7 @@ use super::policies::Policies;
 use super::publish_timeout::UnconfirmedBatches;
 use super::stats::Counters;
 use super::tenure::Tenure;
+use crate::transport_check::TransportCheck;
 
 /// One route of one relay.
 pub(crate) struct Context {
@@ -34,6 +35,8 @@ pub(crate) struct Context {
     pub(crate) counters: Counters,
     /// Routes that no running relay serves. Used only of the first route of a relay.
     pub(crate) unserved: UnservedRoutes,
+    /// Settings of the broker.
+    pub(crate) checked: TransportCheck,
     pub(crate) tenure: Tenure,
     /// True while an operator pauses the route. Written by the route, read by the health check.
     pub(crate) paused: AtomicBool,
@@ -78,6 +81,7 @@ impl Context {
             policies,
             counters: Counters::new(route.clone()),
             unserved: UnservedRoutes::new(started, config.store_timeout),
+            checked: TransportCheck::default(),
             tenure: Tenure::default(),
             paused: AtomicBool::new(false),
             in_flight: Default::default(),

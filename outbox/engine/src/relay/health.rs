@@ -66,6 +66,9 @@ impl Health {
             let status = if away > config.lease { Status::Unhealthy } else { Status::Degraded };
             self.add(status, format!("route {route}: the transport has been unavailable for {away:.1?}"));
         }
+        if let Some(reason) = context.checked.reason() {
+            self.add(Status::Degraded, format!("route {route}: {reason}"));
+        }
         if context.paused.load(Ordering::Relaxed) {
             self.add(Status::Degraded, format!("route {route}: paused by an operator; nothing is published"));
         }

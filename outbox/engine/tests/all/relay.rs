@@ -8,7 +8,7 @@ use std::time::Duration;
 use outbox_contract::{Message, Outgoing, Store, Topic, Transactional};
 use outbox_engine::{Relay, Status};
 use outbox_store_memory::MemoryStore;
-use outbox_testkit::RecordingTransport;
+use outbox_testkit::{Feed, RecordingTransport};
 
 fn message(key: &str, payload: usize) -> Message {
     Message::new(Topic::new("orders").unwrap(), "order.placed")
@@ -74,5 +74,22 @@ async fn an_idle_relay_is_healthy_and_asks_little() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     let fetches = relay.stats().fetches - before;
     assert!(fetches <= 61, "{fetches} fetches in a minute");
+    assert_eq!(relay.health().status, Status::Healthy, "{:?}", relay.health());
+}
+
+/// At the start it would have been refused.
+#[tokio::test(start_paused = true)]
+async fn a_broker_that_is_set_up_badly_under_a_running_relay_is_told_within_a_minute() {
+    let feed = Feed::new();
+    let relay = Relay::builder(Arc::new(MemoryStore::new()), feed.clone()).seed(1).start().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(relay.health().status, Status::Healthy, "{:?}", relay.health());
+    feed.misconfigure(Some("maxmemory-policy allkeys-lru"));
+    tokio::time::sleep(Duration::from_secs(70)).await;
+    let health = relay.health();
+    assert_eq!(health.status, Status::Degraded);
+    assert!(health.reasons.iter().any(|reason| reason.contains("allkeys-lru")), "{health:?}");
+    feed.misconfigure(None);
+    tokio::time::sleep(Duration::from_secs(70)).await;
     assert_eq!(relay.health().status, Status::Healthy, "{:?}", relay.health());
 }

@@ -11,6 +11,7 @@ mod groups;
 mod injected_errors;
 mod kafka_only;
 mod logs;
+mod positions;
 mod quota;
 mod rejecting_topics;
 mod single_topics;

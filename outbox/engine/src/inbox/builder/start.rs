@@ -19,12 +19,16 @@ use super::super::stats::Counters;
 use super::super::supervisor::{InboxMsg, InboxSupervisor};
 use super::super::transaction_pool::PoolLimits;
 use super::*;
+use crate::inbox::consumed::Consumed;
 use crate::inbox::credit::Credit;
+use crate::inbox::lags::Lags;
+use crate::inbox::losses::Losses;
 use crate::inbox::pool_share::share;
 use crate::relay::builder::warn_of_abort;
 use crate::relay::context::answered_in_time;
 use crate::relay::{Relay, StartError};
 use crate::telemetry::describe_metrics;
+use crate::transport_check::TransportCheck;
 
 impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C> {
     /// Checks everything, then starts the inbox on the current Tokio runtime.
@@ -67,6 +71,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         let drain = if config.mode.handles() {
             let (process, counters) = (Arc::clone(&process), Arc::clone(&counters));
             let drain = Drain::new(process, counters, &config, Arc::clone(&self.clock));
+            let drain = drain.with_mapper(self.mapper.clone());
             let relay = Relay::of_route(&route, Arc::clone(&store), Arc::new(drain));
             let relay = relay.config(config.drain(slowest)).of_inbox(Arc::clone(&self.clock), seed, self.id);
             let policies = self.policies.into_iter();
@@ -93,7 +98,11 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
             subscribed: AtomicBool::new(false),
             untold: AtomicBool::new(false),
             outage: Outage::default(),
-            problems: Problems::new(consumer),
+            problems: Problems::new(consumer.clone()),
+            consumed: Consumed::default(),
+            lags: Lags::new(consumer.clone()),
+            losses: Losses::new(consumer),
+            checked: TransportCheck::default(),
             config,
         });
         let supervisor = supervise(&context).await?;

@@ -79,9 +79,9 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         match self.store_together(turn, &[&refused(message, &refusal.message)]).await? {
             None => Ok(()),
             // Then it is not the message that is wrong.
-            Some(refusal) => {
-                Err(TransactionError::unavailable(format!("the store refused it without its payload too: {refusal}")))
-            }
+            Some(refusal) => Err(TransactionError::unavailable(format!(
+                "the store refused it without its payload too: {refusal}"
+            ))),
         }
     }
 

@@ -104,7 +104,11 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
     ) -> Result<Vec<Option<Done>>, TransactionError> {
         let waits = self.fence(tx, works).await?;
         let there = works.iter().enumerate().filter(|(at, _)| waits.get(*at) != Some(&false));
-        let messages: Vec<&Message> = there.map(|(_, work)| work.message).collect();
+        let there: Vec<&Work<'_>> = there.map(|(_, work)| work).collect();
+        let keyless: Vec<Option<Message>> = there.iter().map(|work| work.without_turn()).collect();
+        let messages = there.iter().zip(&keyless);
+        let messages: Vec<&Message> =
+            messages.map(|(work, own)| own.as_ref().unwrap_or(work.message)).collect();
         let dedups = self.deduplicate(tx, &messages).await?;
         let mut published = Vec::new();
         let (mut done, mut behind, mut has_called) = (Vec::with_capacity(works.len()), Vec::new(), false);

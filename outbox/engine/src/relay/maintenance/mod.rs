@@ -4,6 +4,7 @@
 
 mod backlog;
 mod retention;
+mod settings;
 mod unserved;
 mod unserved_routes;
 
@@ -16,6 +17,7 @@ use super::context::Context;
 use super::restart::{RestartPolicy, ended};
 use backlog::BacklogJob;
 use retention::RetentionJob;
+use settings::SettingsJob;
 use unserved::UnservedJob;
 
 pub(crate) use unserved_routes::{UnservedRoutes, advice};
@@ -35,6 +37,8 @@ pub(crate) enum Job {
     Backlog,
     /// Finds routes without a running relay.
     Unserved,
+    /// Checks the transports again.
+    Settings,
 }
 
 pub(crate) enum MaintenanceMsg {
@@ -76,6 +80,7 @@ impl Maintenance {
     ) -> Result<(), ActorProcessingErr> {
         myself.cast(MaintenanceMsg::Start(Job::Backlog))?;
         myself.cast(MaintenanceMsg::Start(Job::Unserved))?;
+        myself.cast(MaintenanceMsg::Start(Job::Settings))?;
         Ok(myself.cast(MaintenanceMsg::Start(Job::Retention))?)
     }
 
@@ -119,6 +124,9 @@ impl Maintenance {
             Job::Unserved => {
                 Actor::spawn_linked(None, UnservedJob { routes }, (), myself).await?.0.get_cell()
             }
+            Job::Settings => {
+                Actor::spawn_linked(None, SettingsJob { routes }, (), myself).await?.0.get_cell()
+            }
         })
     }
 }
@@ -156,11 +164,11 @@ mod tests {
         let (maintenance, _) = Actor::spawn(None, maintenance, ()).await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
         let first = maintenance.get_children();
-        assert_eq!(first.len(), 3);
+        assert_eq!(first.len(), 4);
         first.iter().for_each(ActorCell::kill);
         tokio::time::sleep(Duration::from_secs(10)).await;
         let second = maintenance.get_children();
-        assert_eq!(second.len(), 3);
+        assert_eq!(second.len(), 4);
         assert!(second.iter().all(|cell| first.iter().all(|dead| dead.get_id() != cell.get_id())));
         assert!(context.counters.backlog().is_some());
         maintenance.kill();

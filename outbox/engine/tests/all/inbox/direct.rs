@@ -83,10 +83,12 @@ async fn a_commit_whose_result_is_unknown_is_found_out() {
 async fn when_it_can_not_be_found_out_everything_is_delivered_again() {
     for fault in [StoreFault::Before, StoreFault::After] {
         let world = World::new();
-        let sent = world.send("a", 3);
+        let inbox = world.inbox().start().await.unwrap();
+        // Before that it asks what the consumer has handled.
+        within(S, || !world.feed.subscriptions().is_empty()).await;
         world.store.inject(StoreCall::Commit, fault, 1);
         world.store.inject(StoreCall::IsHandled, StoreFault::Before, 3);
-        let inbox = world.inbox().start().await.unwrap();
+        let sent = world.send("a", 3);
         within(S * 30, || world.feed.unacknowledged() == 0).await;
         world.ledger.assert_once_and_in_order(&sent);
         // The answer "no" needs no question.

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
 mod acknowledging;
+mod at_broker;
 mod batches;
 mod chaos;
 mod conflicts;

@@ -7,6 +7,7 @@ mod foreign;
 mod full_queues;
 mod handover;
 mod headers;
+mod lags;
 mod network;
 mod outcomes;
 mod refusals;

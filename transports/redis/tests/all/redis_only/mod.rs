@@ -7,6 +7,7 @@ mod cluster;
 mod foreign;
 mod members;
 mod outages;
+mod positions;
 mod reading;
 mod refusals;
 mod streams;

@@ -1,0 +1,54 @@
+//! What waits in the queues of a member, asked for beside its deliveries.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use lapin::Channel;
+use lapin::options::QueueDeclareOptions;
+use lapin::types::FieldTable;
+use outbox_contract::backend::Lag;
+use tokio::time::sleep;
+
+use crate::connection::Connection;
+use crate::error::Fault;
+use crate::member::SharedMember;
+use crate::topology::{Queue, Queues};
+
+/// Interval of the questions: one for each queue.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// Asks now and then, until the connection is over. What can't be asked is asked again: other parts say what is wrong.
+pub(crate) async fn watch(shared: &SharedMember, connection: &Connection, queues: &Queues) -> Infallible {
+    let mut channel = None;
+    loop {
+        let mut lags = Vec::with_capacity(queues.len());
+        for (queue, _) in queues.iter().filter(|(_, fault)| fault.is_none()) {
+            match ask(connection, &mut channel, queue).await {
+                Ok(ready) => {
+                    let mine = shared.state().consumption.held(&queue.unit);
+                    lags.push(Lag::new(queue.unit.clone(), u64::from(ready).saturating_add(mine)));
+                }
+                Err(fault) => {
+                    // The broker closes a channel with each refusal.
+                    channel = None;
+                    tracing::debug!(queue = queue.name.as_str(), %fault, "what waits in a queue can't be asked for");
+                }
+            }
+        }
+        shared.state().lags = lags;
+        sleep(EVERY).await;
+    }
+}
+
+/// Returns the number of messages that are ready in a queue: it was given to nobody.
+async fn ask(connection: &Connection, kept: &mut Option<Channel>, queue: &Queue) -> Result<u32, Fault> {
+    let channel = match kept.take() {
+        Some(channel) => channel,
+        None => connection.channel().await?,
+    };
+    let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    let asked = channel.queue_declare(queue.name.clone(), options, FieldTable::default());
+    let found = connection.answer(format!("queue {:?}", queue.name.as_str()), asked).await?;
+    *kept = Some(channel);
+    Ok(found.message_count())
+}

@@ -1,0 +1,68 @@
+//! What waits in the queues of a member, and queues that are not there any more.
+
+use std::collections::BTreeMap;
+
+use lapin::options::QueueDeleteOptions;
+use outbox_contract::Timestamp;
+use outbox_contract::backend::{Deliveries, LossCause, OffsetReset, Transport};
+
+use crate::rabbitmq_only::support::{
+    declared, deliver, eventually, finish, messages, subscribe, subscription, topic, vhost,
+};
+
+async fn delete(url: &str) {
+    let connection = lapin::Connection::connect(url, lapin::ConnectionProperties::default()).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    channel.queue_delete("inventory:orders".into(), QueueDeleteOptions::default()).await.unwrap();
+    connection.close(200, "OK".into()).await.unwrap();
+}
+
+async fn waits(member: &dyn Deliveries, messages: u64) {
+    let lag = async || {
+        let lags = member.lags();
+        (!lags.is_empty() && lags.iter().map(|lag| lag.messages).sum::<u64>() == messages).then_some(())
+    };
+    eventually("what waits is measured", lag).await;
+}
+
+#[tokio::test]
+async fn what_waits_in_a_queue_and_what_the_member_has_of_it_is_measured() {
+    let Some((_, url)) = vhost() else { return };
+    let transport = declared(&url).build().unwrap();
+    let sent = messages(&topic("orders"), &["a", "b"].repeat(100));
+    let member = transport.subscribe(subscription().with_prefetch(10)).await.unwrap();
+    deliver(&transport, &sent).await;
+    waits(&*member, 200).await;
+    finish(&*member, &sent).await;
+    waits(&*member, 0).await;
+}
+
+/// It is made again, so nothing else would tell that what was in it is gone.
+#[tokio::test]
+async fn a_queue_that_was_deleted_is_said_to_be_lost() {
+    let Some((_, url)) = vhost() else { return };
+    let transport = declared(&url).build().unwrap();
+    let member = subscribe(&transport).await;
+    assert!(member.losses().is_empty(), "a new consumer has lost nothing");
+    delete(&url).await;
+    let lost = async || {
+        // It learns of it when it receives.
+        let _ = tokio::time::timeout(std::time::Duration::from_millis(50), member.next()).await;
+        member.losses().pop()
+    };
+    let loss = eventually("the queue is missed", lost).await;
+    assert!(loss.cause == LossCause::Queue && loss.words.contains("inventory:orders"), "{loss}");
+    member.close().await.unwrap();
+
+    delete(&url).await;
+    let handled = BTreeMap::from([(topic("orders"), Timestamp::now())]);
+    let again = subscription().with_handled(handled, OffsetReset::None);
+    let member = transport.subscribe(again.clone()).await.unwrap();
+    assert_eq!(member.losses().len(), 1, "it was there when the consumer was last");
+    let sent = messages(&topic("orders"), &["a"]);
+    deliver(&transport, &sent).await;
+    finish(&*member, &sent).await;
+    member.close().await.unwrap();
+    let member = transport.subscribe(again).await.unwrap();
+    assert!(member.losses().is_empty());
+}
