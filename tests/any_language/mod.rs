@@ -1,9 +1,10 @@
-//! A consumer in another language: it implements only the rules of the book, drops repeats and
-//! nothing else.
+//! Programs in other languages. Here a consumer in Python: it implements only the rules of the book,
+//! drops repeats and nothing else.
 
 #![allow(clippy::unwrap_used)]
 
 mod foreign_records;
+mod go_consumer;
 mod official;
 
 use std::collections::BTreeMap;

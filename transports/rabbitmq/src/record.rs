@@ -136,8 +136,10 @@ fn time_of(value: &AMQPValue) -> Cow<'_, [u8]> {
 /// The instant of a native timestamp: seconds since 1970, which AMQP 0-9-1 defines, or
 /// milliseconds, which AMQP 1.0 does.
 fn native(timestamp: u64) -> String {
-    let unit = if timestamp < MAX_SECONDS { 1_000_000 } else { 1_000 };
-    let micros = i64::try_from(timestamp).ok().and_then(|timestamp| timestamp.checked_mul(unit));
+    // The broker writes an instant before 1970 as the negative number that it is.
+    let signed = timestamp.cast_signed();
+    let unit = if signed.unsigned_abs() < MAX_SECONDS { 1_000_000 } else { 1_000 };
+    let micros = signed.checked_mul(unit);
     micros.map_or_else(|| timestamp.to_string(), |micros| Timestamp::from_micros(micros).to_string())
 }
 
@@ -250,7 +252,8 @@ mod tests {
             assert_eq!(time(name, AMQPValue::LongLongInt(1_700_000_000_123_456)), 1_700_000_000_123_456);
             assert_eq!(time(name, AMQPValue::Timestamp(1_700_000_000)), 1_700_000_000_000_000);
             assert_eq!(time(name, AMQPValue::Timestamp(1_700_000_000_123)), 1_700_000_000_123_000);
-            assert_eq!(time(name, AMQPValue::Timestamp(u64::MAX)), 0);
+            assert_eq!(time(name, AMQPValue::Timestamp(u64::MAX)), -1_000_000, "before 1970");
+            assert_eq!(time(name, AMQPValue::Timestamp(i64::MAX.unsigned_abs())), 0, "no instant");
         }
         let came = foreign([("cloudEvents:expirytime".to_owned(), AMQPValue::Timestamp(1_700_000_000))]);
         let (message, _) = decode(&came, Vec::new(), &topic()).unwrap();
