@@ -19,11 +19,11 @@ use crate::redact;
 /// Address unless another one is given.
 pub(crate) const ADDRESS: &str = "127.0.0.1:9464";
 
-pub(crate) async fn run(app: App, args: DashboardArgs) -> Outcome {
+pub(crate) async fn run(app: &App, args: &DashboardArgs) -> Outcome {
     let mut signals = Signals::listen()?;
     let address = args.http.as_deref().or(app.settings.http.as_deref()).unwrap_or(ADDRESS);
     let http = Http::bind(address).await?;
-    let starting = async { router(&app, &app.store().await?, None) };
+    let starting = async { router(app, &app.store().await?, None) };
     let router = tokio::select! {
         router = starting => router?,
         () = signals.next() => return Err(Failed::Interrupted),

@@ -52,7 +52,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Check => check::run(&app).await,
         Command::Doctor => check::doctor(&app).await,
         Command::Relay(args) => relay::run(app, args).await,
-        Command::Dashboard(args) => dashboard::run(app, args).await,
+        Command::Dashboard(args) => dashboard::run(&app, &args).await,
         Command::Status(args) => status::run(&app, &args).await,
         Command::Top(args) => status::top(&app, &args).await,
         Command::Relays(args) => overview::relays(&app, &args).await,

@@ -83,7 +83,7 @@ pub(crate) fn local(path: Option<&str>) -> String {
     let is_local = |path: &&str| {
         path.starts_with('/')
             && !path.starts_with("//")
-            && !path.contains(|char: char| char == '\\' || char.is_control())
+            && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\')
     };
     path.filter(is_local).unwrap_or("/").to_owned()
 }

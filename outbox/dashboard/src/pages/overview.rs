@@ -11,8 +11,8 @@ use crate::format::{self, age, count, number};
 use crate::problem::Problem;
 use crate::series::{Value, values};
 use crate::text;
-use crate::view::{Page, list};
 use crate::view::chart::{Form, Line, chart};
+use crate::view::{Page, list};
 use crate::visit::Visit;
 
 /// Age of the oldest message from which it needs attention.

@@ -45,7 +45,12 @@ async fn charts_have_samples_and_the_figures_of_the_relay() {
     let browser = Browser::of(dashboard);
     let limit = tokio::time::Instant::now() + Duration::from_secs(60);
     loop {
-        let page = browser.get("/").await.is(200).says("Delivered by this relay").says("From append to confirmation");
+        let page = browser
+            .get("/")
+            .await
+            .is(200)
+            .says("Delivered by this relay")
+            .says("From append to confirmation");
         if page.body.contains("<svg") && relay.stats().settled == 1 {
             break;
         }
