@@ -208,6 +208,8 @@ create table outbox_relay (
     low_water         bigint not null default 0,
     unavailable_since bigint,
     fingerprint       bigint not null,
+    has_session       boolean not null default false,
+    session_lost_at   bigint,
     constraint outbox_relay_pkey primary key (route, relay)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 

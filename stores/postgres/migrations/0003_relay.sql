@@ -24,12 +24,87 @@ create function outbox_life(pooled boolean) returns bigint
            # case when pooled then 0 else pg_backend_pid()::bigint << 40 end
 $$;
 
+-- A relay's advisory lock, which its session holds while it lives: the key of the relay.
+create function outbox_session_key(of_route text, of_relay uuid) returns integer
+    language sql immutable
+    as $$ select hashtext(of_route || ' ' || of_relay) $$;
+
+-- The setting in which a session notes the relay whose lock it holds.
+create function outbox_session_setting(of_route text, of_relay uuid) returns text
+    language sql stable set search_path from current
+    as $$ select 'outbox.session_' || replace(outbox_session_key(of_route, of_relay)::text, '-', '_') $$;
+
+-- True if this session holds the lock of this relay.
+create function outbox_is_session_of(of_route text, of_relay uuid) returns boolean
+    language sql stable set search_path from current
+    as $$ select coalesce(current_setting(outbox_session_setting(of_route, of_relay), true) = of_relay::text, false) $$;
+
+-- Marks this session as that of a relay, once. It ends with the relay's process, long before the
+-- lease does. False: another relay's key is the same, and it is just being looked at.
+create function outbox_hold_session(my_route text, me uuid) returns boolean
+    language plpgsql set search_path from current
+    as $$
+begin
+    if outbox_is_session_of(my_route, me) then
+        return true;
+    end if;
+    if not pg_try_advisory_lock_shared('outbox_relay'::regclass::oid::integer, outbox_session_key(my_route, me)) then
+        return false;
+    end if;
+    perform set_config(outbox_session_setting(my_route, me), me::text, false);
+    return true;
+end $$;
+
+-- The opposite, for a relay that leaves while its session lives on.
+create function outbox_leave_session(my_route text, me uuid) returns void
+    language plpgsql set search_path from current
+    as $$
+begin
+    if outbox_is_session_of(my_route, me) then
+        perform pg_advisory_unlock_shared('outbox_relay'::regclass::oid::integer, outbox_session_key(my_route, me));
+        perform set_config(outbox_session_setting(my_route, me), '', false);
+    end if;
+end $$;
+
+-- Ends the lives of relays whose sessions have ended: looked at twice, half a second apart, so
+-- that a relay that only opens a new connection keeps what it has. Epochs fence one that lives on
+-- nonetheless. Returns the microseconds until the next look; null: there is nothing to wait for.
+create function outbox_end_lost_sessions(my_route text, me uuid, now bigint) returns bigint
+    language plpgsql set search_path from current
+    as $$
+declare
+    grace constant bigint := 500000;
+    other outbox_relay;
+    recheck bigint;
+begin
+    for other in
+        select r.* from outbox_relay r where r.route = my_route and r.relay <> me and r.has_session and r.expires_at > now
+    loop
+        -- Only its session has the lock, and only one heartbeat of a route asks at a time. A
+        -- session is not in its own way: it notes the relays of its process.
+        if outbox_is_session_of(my_route, other.relay)
+            or not pg_try_advisory_xact_lock('outbox_relay'::regclass::oid::integer, outbox_session_key(my_route, other.relay)) then
+            if other.session_lost_at is not null then
+                update outbox_relay r set session_lost_at = null where r.route = my_route and r.relay = other.relay;
+            end if;
+        elsif other.session_lost_at is null or other.session_lost_at > now then
+            update outbox_relay r set session_lost_at = now where r.route = my_route and r.relay = other.relay;
+            recheck := grace;
+        elsif now - other.session_lost_at < grace then
+            recheck := greatest(recheck, grace - (now - other.session_lost_at));
+        else
+            update outbox_relay r set expires_at = now where r.route = my_route and r.relay = other.relay;
+        end if;
+    end loop;
+    return recheck;
+end $$;
+
 -- One heartbeat: extends the relay's life, frees lost buckets, acquires up to the fair share,
 -- returns the owned buckets.
 create function outbox_heartbeat(my_route text, me uuid, my_label text, my_lasts bigint, available boolean, my_fingerprint bigint,
                                  my_low_water bigint, my_covered bigint[], my_life bigint, pooled boolean, yielding integer[],
                                  out buckets smallint[], out epochs bigint[], out low_waters bigint[], out fair_share integer,
-                                 out relays integer, out agree boolean, out paused text[], out life bigint)
+                                 out relays integer, out agree boolean, out paused text[], out life bigint, out recheck bigint)
     language plpgsql set search_path from current
     as $$
 declare
@@ -40,6 +115,7 @@ declare
     mine integer;
     changed smallint[];
     taken smallint[];
+    has_session boolean := false;
 begin
     -- One heartbeat of a route at a time: the inputs of its decision can't change meanwhile. The
     -- clock is read after the lock was acquired.
@@ -80,10 +156,15 @@ begin
             where l.route = my_route and l.bucket = any(changed);
         end if;
     end if;
-    insert into outbox_relay as r (route, relay, label, expires_at, lasts, low_water, unavailable_since, fingerprint)
-    values (my_route, me, my_label, now + my_lasts, my_lasts, my_low_water, case when available then null else now end, my_fingerprint)
+    if not pooled then
+        has_session := outbox_hold_session(my_route, me);
+        recheck := outbox_end_lost_sessions(my_route, me, now);
+    end if;
+    insert into outbox_relay as r (route, relay, label, expires_at, lasts, low_water, unavailable_since, fingerprint, has_session)
+    values (my_route, me, my_label, now + my_lasts, my_lasts, my_low_water, case when available then null else now end, my_fingerprint, has_session)
     on conflict (route, relay) do update set
         label = excluded.label, expires_at = excluded.expires_at, lasts = excluded.lasts, low_water = excluded.low_water,
+        has_session = excluded.has_session, session_lost_at = null,
         unavailable_since = case when available then null else coalesce(r.unavailable_since, now) end, fingerprint = excluded.fingerprint;
 
     -- The share: all buckets divided by the relays that count, rounded up. A relay that has been without its transport for longer than a
@@ -164,6 +245,7 @@ begin
         from outbox_relay r
         where l.route = my_route and l.relay = me and r.route = l.route and r.relay = l.relay;
         delete from outbox_relay r where r.route = my_route and r.relay = me;
+        perform outbox_leave_session(my_route, me);
     end if;
 end $$;
 

@@ -3,6 +3,9 @@
 //! A heartbeat is one call of a function in the database, under a lock on the route. So the inputs
 //! of its decision can't change meanwhile, and no program can be paused in the middle of it.
 //! `0003_relay.sql` defines its decision.
+//!
+//! A relay's session holds an advisory lock. The server ends the session of a killed process at
+//! once, so others find the lock free at their next heartbeats, and do not wait for the lease.
 
 use std::time::Duration;
 
@@ -62,6 +65,9 @@ pub(crate) async fn heartbeat(
         },
         fingerprints_agree: row.try_get("agree")?,
         life: row.try_get("life")?,
+        recheck: row
+            .try_get::<Option<i64>, _>("recheck")?
+            .map(|after| Duration::from_micros(after.unsigned_abs())),
     })
 }
 

@@ -86,6 +86,9 @@ pub struct Leased {
     /// in between may be lost, and all known positions are invalid. Always 0 on stores where a
     /// running relay can't experience this.
     pub life: i64,
+    /// Time after which to ask again, if that is before the next heartbeat: the session of another
+    /// relay seems to have ended, and its buckets may be free then.
+    pub recheck: Option<Duration>,
 }
 
 /// Pauses set by operators.

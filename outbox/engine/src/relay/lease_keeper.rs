@@ -152,11 +152,12 @@ impl LeaseKeeper {
         state.yielding = state.yielding.intersection(&owned);
         let surplus = surplus(&leased, &state.yielding);
         state.yielding = state.yielding.union(&surplus);
+        let next = leased.recheck.map_or(config.heartbeat, |recheck| recheck.min(config.heartbeat));
         self.route.cast(CoreMsg::Leased { asked, leased, surplus, until })?;
         // Counted from the time of sending, so that slow answers do not delay heartbeats further
         // and further.
         let taken = context.now().saturating_sub(asked);
-        myself.send_after(config.heartbeat.saturating_sub(taken), || LeaseKeeperMsg::Beat);
+        myself.send_after(next.saturating_sub(taken), || LeaseKeeperMsg::Beat);
         Ok(())
     }
 

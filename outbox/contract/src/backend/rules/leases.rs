@@ -157,6 +157,7 @@ pub fn heartbeat(
         paused: Paused::default(),
         fingerprints_agree: fingerprints.len() <= 1,
         life: 0,
+        recheck: None,
     };
     rows.retain(|row| before.get(&row.bucket) != Some(row));
     Heartbeat { relay, changed: rows, leased }

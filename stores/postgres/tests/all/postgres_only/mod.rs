@@ -22,6 +22,7 @@ mod pooler;
 mod requeue;
 mod scheduled;
 mod schemas;
+mod sessions;
 mod support;
 mod transactions;
 mod verbs;
