@@ -28,8 +28,8 @@ impl Lags {
     }
 
     /// Takes what the transport tells now.
-    pub(crate) fn look(&self, told: Vec<Lag>) {
-        let before = std::mem::replace(&mut *self.now(), told.clone());
+    pub(crate) fn look(&self, told: &[Lag]) {
+        let before = std::mem::replace(&mut *self.now(), told.to_vec());
         if before == told {
             return;
         }
@@ -40,7 +40,7 @@ impl Lags {
                 tracing::warn!(consumer = %self.consumer, %unit, messages, "nothing can be received from a unit, though messages wait in it: {why}");
             }
         }
-        self.measure(&before, &told);
+        self.measure(&before, told);
     }
 
     /// There is no subscription any more.
@@ -117,7 +117,7 @@ mod tests {
         let unit = |number| Unit { topic: "orders".parse().unwrap(), number };
         let age = Some(Duration::from_secs(7));
         let stuck = Lag::new(unit(1), 5).with_stuck(Some("a transaction is open".to_owned()));
-        lags.look(vec![Lag::new(unit(0), 3).with_age(age), stuck]);
+        lags.look(&[Lag::new(unit(0), 3).with_age(age), stuck]);
         assert_eq!((lags.total(), lags.all().len()), ((8, age), 2));
         let reasons = lags.reasons();
         assert!(reasons.len() == 1 && reasons[0].contains("orders/1"), "{reasons:?}");

@@ -26,7 +26,7 @@ impl Context {
         let problems = source.problems();
         if let (Some(lags), Some(problems)) = (source.lags(), &problems) {
             self.consumed.look(&lags, problems);
-            self.lags.look(lags);
+            self.lags.look(&lags);
         }
         if let Some(problems) = problems {
             self.problems.look(&problems);
