@@ -175,7 +175,7 @@ mod tests {
         let limits = Limits { batch_bytes: 1_000, needs_key: false };
         assert_eq!(limits.refuses(&message(100), "/test", false), None);
         let refusal = limits.refuses(&message(1_000), "/test", false).unwrap();
-        assert!(refusal.message.contains("orders takes 1000"), "{refusal:?}");
+        assert!(refusal.message.contains("over the 1000 of orders"), "{refusal:?}");
         assert_eq!(limits.refuses(&message(1_000), "/test", true), None, "compressed it may be taken");
         let least = least_bytes(&message(1), "/test") - 1;
         assert_eq!(limits.refuses(&message(1_000 - least), "/test", false), None);

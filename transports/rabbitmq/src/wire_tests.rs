@@ -241,7 +241,7 @@ async fn a_channel_that_the_broker_does_not_open_says_why() {
 async fn who_is_no_broker_is_told_as_an_error_without_the_password() {
     let others: [(&[u8], &str); 4] = [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not an AMQP 0-9-1 frame"),
-        (b"AMQP\0\x01\x00\x00", "another version of AMQP: 1.0.0"),
+        (b"AMQP\0\x01\x00\x00", "another version of AMQP than 0-9-1: 1.0.0"),
         (&[1, 0, 0, 0xff, 0xff, 0xff, 0xff], "4294967303 bytes"),
         (b"", "connect"),
     ];

@@ -126,7 +126,7 @@ async fn what_the_server_says_has_a_kind() {
         (10_107, StoreErrorKind::Unavailable, "not the primary"),
         (13_435, StoreErrorKind::Unavailable, "not the primary"),
         (11_602, StoreErrorKind::Unavailable, "not the primary"),
-        (50, StoreErrorKind::Unavailable, "too long"),
+        (50, StoreErrorKind::Unavailable, "the time limit"),
         (14_031, StoreErrorKind::Unavailable, "disk is full"),
         (8, StoreErrorKind::Other, "unexpected"),
     ] {
