@@ -24,6 +24,8 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
+/// Milliseconds after the start at which a part is killed first.
+const MOMENTS: [u32; 4] = [0, 3, 6, 11];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
@@ -146,14 +148,14 @@ async fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
         assert!(started.elapsed() <= limit, "not within {limit:?}: {what}");
-        tokio::time::sleep(MS).await;
+        tokio::time::sleep(MS * 20).await;
     }
 }
 
 /// Kills a part a few times while there is work to do. The relay heals by itself: in `alone`, the
 /// part is replaced and nothing in memory is dropped.
 async fn heals(part: Part, alone: bool) {
-    for moment in 0..12_u32 {
+    for moment in MOMENTS {
         let mut world = World::new(u64::from(moment));
         world.append(20, 10).await;
         let relay = world.relay().await;
@@ -215,7 +217,7 @@ async fn maintenance_jobs_that_are_killed_are_replaced() {
 /// in flight.
 #[tokio::test(start_paused = true)]
 async fn a_route_supervisor_that_is_killed_leaves_everything_to_the_next_relay() {
-    for moment in 0..12_u32 {
+    for moment in MOMENTS {
         let mut world = World::new(u64::from(moment));
         world.append(20, 10).await;
         let relay = world.relay().await;
