@@ -84,8 +84,8 @@ impl Change<'_> {
             }
             Self::Identity(identity) => {
                 let change = doc! { "$set": { "identity": identity.to_string() } };
-                let identity = database.identity();
-                let put = identity.update_one(doc! { "_id": crate::identity::ONE }, change);
+                let collection = database.identity();
+                let put = collection.update_one(doc! { "_id": crate::identity::ONE }, change);
                 put.upsert(true).session(session).await?;
                 return Ok(Some((0, Vec::new())));
             }
