@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use outbox::admin::{Filter, MAX_PER_CALL};
+use outbox::message::DueTime;
 use outbox::{Key, MessageId, Route, Timestamp, Topic};
 
 use crate::exit::{CODES, Failed};
@@ -340,7 +341,7 @@ pub(crate) struct PublishArgs {
     pub(crate) route: Route,
     /// Send it no earlier: RFC 3339, or a duration from now
     #[arg(long, value_name = "TIME", value_parser = time::future)]
-    pub(crate) due: Option<Timestamp>,
+    pub(crate) due: Option<DueTime>,
 }
 
 /// Numbered messages through the whole chain.

@@ -33,7 +33,7 @@ pub use failure::{Failure, Rejection};
 pub use headers::Headers;
 pub use id::MessageId;
 pub use key::EventKey;
-pub use message::{Message, MessageError, Outgoing};
+pub use message::{DueTime, Message, MessageError, Outgoing};
 pub use name::{Consumer, Key, KeyId, NameError, Route, Topic};
 pub use options::AppendOptions;
 pub use retry::{Exhausted, RetryPolicy};

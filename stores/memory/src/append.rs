@@ -115,7 +115,7 @@ impl MemoryStore {
         }
         // In a stripe every row has its number.
         let ordered = |outgoing: &&Outgoing| {
-            outgoing.due_at.is_none() && (outgoing.message.key.is_some() || ordering == Ordering::Stripes)
+            outgoing.due.is_none() && (outgoing.message.key.is_some() || ordering == Ordering::Stripes)
         };
         let lock = |outgoing: &Outgoing| LockName::to_append(ordering, &outgoing.route, &outgoing.message);
         messages.iter().filter(ordered).map(lock).collect()

@@ -109,8 +109,8 @@ impl MemoryTx {
         let first = self.written.rows.len();
         for outgoing in messages {
             let (route, message) = (outgoing.route.clone(), outgoing.message.clone());
-            match outgoing.due_at {
-                Some(due_at) => self.written.scheduled.push((due_at, route, message)),
+            match outgoing.due {
+                Some(due) => self.written.scheduled.push((due.at(now), route, message)),
                 None => self.written.rows.push((route, Stored::new(Position::START, now, message))),
             }
         }

@@ -258,6 +258,7 @@ macro_rules! __store_properties {
             schedule {
                 due_messages_join_in_the_order_of_their_due_times
                 nothing_joins_before_its_time
+                a_delay_is_counted_by_the_databases_clock
                 a_due_message_is_what_was_scheduled
                 a_due_message_stands_behind_what_was_committed_before
                 a_round_moves_no_more_than_its_limit

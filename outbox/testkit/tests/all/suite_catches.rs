@@ -7,7 +7,7 @@ use std::panic::AssertUnwindSafe;
 use crate::broken_store::{Broken, Bug};
 use futures_util::FutureExt;
 use outbox_testkit::store_suite::{
-    append, dead_letters, due, failing, fence, fetch, identity, inbox, lease, operators, order, settle,
+    append, dead_letters, due, failing, fence, fetch, identity, inbox, lease, operators, order, schedule, settle,
     stripes, upkeep,
 };
 
@@ -46,6 +46,8 @@ catches! { fresh_with:
         CutsPayloads, append::a_large_payload_is_kept;
     the_suite_catches_a_schedule_that_is_forgotten:
         IgnoresDueTime, append::a_scheduled_message_is_not_fetched_before_it_is_due;
+    the_suite_catches_a_delay_by_the_clock_of_the_sender:
+        DelaysByTheSendersClock, schedule::a_delay_is_counted_by_the_databases_clock;
     the_suite_catches_a_writer_that_overtakes_another_of_its_key:
         WritesAtCommit, order::a_second_writer_of_a_key_does_not_overtake_the_first;
     the_suite_catches_writers_out_of_order_under_load:

@@ -8,6 +8,7 @@ pub(crate) enum Bug {
     ValidatesOneByOne,
     CutsPayloads,
     IgnoresDueTime,
+    DelaysByTheSendersClock,
     WritesAtCommit,
     ReversesKeys,
     HidesWriters,

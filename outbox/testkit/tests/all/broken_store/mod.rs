@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use outbox_contract::admin::{Edit, Filter, OutboxId};
 use outbox_contract::backend::{
-    Archive, Bucket, BucketSet, Committed, Dedup, Due, DueRequest, Epoch, FetchRequest, Fetched, FetchedRow,
+    Archive, Bucket, BucketSet, Clock, Committed, Dedup, Due, DueRequest, Epoch, FetchRequest, Fetched, FetchedRow,
     KeyOperation, KeyTransition, Lease, LeaseRequest, Leased, LowWater, Position, RelayId, RowId, Steered,
     Step, StoreLayer, Stored, Stripe, StripeMark, Transitioned, Unserved, WakeupSignal, Writers,
 };
 use outbox_contract::{
-    Admin, AppendError, Consumer, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError,
+    Admin, AppendError, Consumer, DueTime, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError,
     StoreErrorKind, Timestamp, Topic, Transactional, async_trait,
 };
 use outbox_store_memory::{MemoryStore, MemoryStoreBuilder, MemoryTx};
@@ -481,7 +481,14 @@ impl Transactional for BrokenStore {
                     outgoing.message.payload.truncate(65_535);
                 }
             }
-            Some(Bug::IgnoresDueTime) => messages.iter_mut().for_each(|outgoing| outgoing.due_at = None),
+            Some(Bug::IgnoresDueTime) => messages.iter_mut().for_each(|outgoing| outgoing.due = None),
+            Some(Bug::DelaysByTheSendersClock) => {
+                // Two hours ahead of the database's.
+                let senders = self.clock.now().plus(Duration::from_secs(7_200));
+                for outgoing in &mut messages {
+                    outgoing.due = outgoing.due.map(|due| DueTime::At(due.at(senders)));
+                }
+            }
             Some(Bug::WritesAtCommit) => {
                 tx.late.append(&mut messages);
                 return Ok(());

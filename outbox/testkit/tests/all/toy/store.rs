@@ -264,8 +264,8 @@ impl Tables {
             return Committed::No(StoreError::new(StoreErrorKind::Conflict, "commit", words));
         }
         for (at, outgoing) in tx.appended {
-            match outgoing.due_at {
-                Some(due_at) => self.schedule(due_at, outgoing.route, outgoing.message),
+            match outgoing.due {
+                Some(due) => self.schedule(due.at(at), outgoing.route, outgoing.message),
                 None => self.append(&outgoing.route, outgoing.message, at),
             }
         }
