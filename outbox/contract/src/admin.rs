@@ -11,6 +11,7 @@ use crate::clock::Timestamp;
 pub use crate::edit::Edit;
 use crate::error::StoreError;
 use crate::failure::Failure;
+pub use crate::handled::HandledFilter;
 use crate::id::MessageId;
 pub use crate::id::OutboxId;
 use crate::message::Message;
@@ -229,8 +230,9 @@ impl Past {
 /// [`steer`](Self::steer), [`append_again`](Self::append_again),
 /// [`requeue_edited`](Self::requeue_edited), [`purge`](Self::purge),
 /// [`set_paused`](Self::set_paused), [`cancel_scheduled`](Self::cancel_scheduled),
-/// [`identity`](Self::identity) and [`renew_identity`](Self::renew_identity). The other methods call
-/// these, under the names that operators use.
+/// [`identity`](Self::identity), [`renew_identity`](Self::renew_identity),
+/// [`count_handled`](Self::count_handled) and [`forget`](Self::forget). The other methods call these,
+/// under the names that operators use.
 #[async_trait]
 pub trait Admin: Send + Sync + 'static {
     /// Lists failing and held keys, the longest failing first.
@@ -284,6 +286,24 @@ pub trait Admin: Send + Sync + 'static {
     /// repeats of those that they had under the same `source` and `sequence`. Relays read the
     /// identity when they start.
     async fn renew_identity(&self) -> Result<OutboxId, StoreError>;
+
+    /// Counts the messages that a consumer has handled and whose ids are kept: those that
+    /// [`forget`](Self::forget) would forget.
+    async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError>;
+
+    /// Makes a consumer forget that it has handled messages, the oldest first, at most
+    /// [`MAX_PER_CALL`]. Returns their number; repeat the call until it returns 0.
+    ///
+    /// Only the ids are removed. The effects of the handler stay, and nothing is delivered again by
+    /// this alone. A forgotten message that arrives again ([replayed](Self::replay), or from a broker
+    /// that still has it) is new to the consumer: its handler runs once more, and its id is recorded
+    /// again. It takes its turn like every other message of its key: behind those that wait in the
+    /// store for this consumer, and at once where none waits, whichever later messages of the key
+    /// were handled before.
+    ///
+    /// Meant for messages whose handler was wrong. A message that the broker may still deliver again
+    /// by itself, because it was not acknowledged, is then handled again too.
+    async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError>;
 
     /// Lists messages parked behind failing keys, key by key, in the order of their delivery.
     async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {

@@ -11,6 +11,7 @@ mod edit;
 mod error;
 mod event;
 mod failure;
+mod handled;
 mod headers;
 mod id;
 mod key;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use outbox_contract::admin::{Edit, FailingKey, Filter, OutboxId};
+use outbox_contract::admin::{Edit, FailingKey, Filter, HandledFilter, MAX_PER_CALL, OutboxId};
 use outbox_contract::backend::{Archive, KeyOperation, Listed, Steered, View};
 use outbox_contract::{Admin, KeyId, MessageId, Route, StoreError, StoreErrorKind, Topic, async_trait};
 
@@ -94,6 +94,14 @@ impl Admin for MemoryStore {
         let identity = OutboxId::new();
         self.shared.state().identity = identity;
         Ok(identity)
+    }
+
+    async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        Ok(self.shared.state().tables.count_handled(filter))
+    }
+
+    async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        Ok(self.shared.state().tables.forget(filter, MAX_PER_CALL))
     }
 }
 

@@ -90,7 +90,8 @@ impl Transactional for MemoryStore {
         for message in messages {
             let deduplication = state.tables.deduplication(consumer, message, &tx.written);
             if deduplication == Dedup::New {
-                tx.written.handled.insert((consumer.clone(), message.id));
+                let name = (message.topic.clone(), message.key.clone());
+                tx.written.handled.insert((consumer.clone(), message.id), name);
             }
             handled_ids.push(deduplication);
         }

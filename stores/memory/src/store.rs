@@ -73,7 +73,8 @@ impl MemoryStore {
 
     pub(crate) fn with(builder: MemoryStoreBuilder) -> Self {
         let clock = builder.clock.unwrap_or_else(|| Arc::new(RuntimeClock::starting_at(Timestamp::now())));
-        let tables = Tables::new(builder.ordering, builder.history_kept, builder.handled_ids_kept);
+        let handled_ids = (builder.handled_ids_kept, builder.handled_ids_max_age);
+        let tables = Tables::new(builder.ordering, builder.history_kept, handled_ids);
         let identity = builder.identity.unwrap_or_else(OutboxId::new);
         let state = Mutex::new(State { tables, locks: Locks::default(), identity, last_tx: 0 });
         Self {

@@ -69,14 +69,14 @@ impl Tables {
     pub(crate) fn new(
         ordering: Ordering,
         history_kept: Option<Duration>,
-        handled_ids_kept: Duration,
+        handled_ids: (Duration, Duration),
     ) -> Self {
         Self {
             ordering,
             routes: BTreeMap::new(),
             scheduled: Scheduled::default(),
             archive: Archive::new(history_kept),
-            handled_ids: HandledIds::new(handled_ids_kept),
+            handled_ids: HandledIds::new(handled_ids.0, handled_ids.1),
             roles: BTreeMap::new(),
             position: Position::START,
             version: 0,
@@ -117,8 +117,8 @@ impl Tables {
         for (due_at, route, message) in written.scheduled {
             self.scheduled.add(due_at, route, message);
         }
-        for (consumer, id) in written.handled {
-            self.handled_ids.add(consumer, id, now);
+        for (id, name) in written.handled {
+            self.handled_ids.add(id, name, now);
         }
         self.forget_writer(tx);
     }

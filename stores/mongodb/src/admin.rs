@@ -4,7 +4,7 @@
 
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
-use outbox_contract::admin::{Edit, FailingKey, Filter, OutboxId};
+use outbox_contract::admin::{Edit, FailingKey, Filter, HandledFilter, OutboxId};
 use outbox_contract::backend::rules::failing_key;
 use outbox_contract::backend::{Archive, KeyOperation, Listed, Requeue, Steered, View};
 use outbox_contract::{Admin, KeyId, MessageId, Route, StoreError, StoreErrorKind, Topic, async_trait};
@@ -14,6 +14,7 @@ use crate::browse::{self, by_death, by_delivery, matching};
 use crate::database::Database;
 use crate::error::{Failed, is_refusal};
 use crate::fence::Fence;
+use crate::handled;
 use crate::identity;
 use crate::keys::KeyIn;
 use crate::row;
@@ -278,5 +279,13 @@ impl Admin for MongoDbStore {
 
     async fn renew_identity(&self) -> Result<OutboxId, StoreError> {
         identity::renew(self.database()).await.map_err(|failed| failed.in_step("renew_identity"))
+    }
+
+    async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        handled::count(self.database(), filter).await.map_err(|failed| failed.in_step("count_handled"))
+    }
+
+    async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        handled::forget(self.database(), filter).await.map_err(|failed| failed.in_step("forget"))
     }
 }

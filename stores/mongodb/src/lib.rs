@@ -14,6 +14,7 @@ mod due;
 mod error;
 mod fence;
 mod fetch;
+mod handled;
 mod identity;
 mod keys;
 mod lease;

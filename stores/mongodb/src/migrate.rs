@@ -57,7 +57,7 @@ const INDEXES: &[Index] = &[
     index(SCHEDULED, "route", &["route"]),
     index(HISTORY, "delivery", &["delivered_at", "position"]),
     removing(HISTORY),
-    removing(IS_HANDLED),
+    index(IS_HANDLED, "handling", &["_id.consumer", "handled_at"]),
 ];
 
 impl Index {

@@ -2,7 +2,7 @@
 //!
 //! Each that changes something is one transaction; those on a key lock the key's row first and make the key's next version.
 
-use outbox_contract::admin::{Edit, FailingKey, Filter, OutboxId};
+use outbox_contract::admin::{Edit, FailingKey, Filter, HandledFilter, OutboxId};
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, StripeId, View};
 use outbox_contract::{
@@ -17,6 +17,7 @@ use crate::browse::{
 };
 use crate::due::failure;
 use crate::fetch::number;
+use crate::handled;
 use crate::identity;
 use crate::key::{KeyIn, MAX_DISCARDED, STATE, message_id, read_state, take_versions};
 use crate::lease::now;
@@ -226,6 +227,16 @@ impl Admin for MySqlStore {
         let renew = sqlx::query(sql::IDENTITY_RENEW).bind(identity::bytes(&identity));
         self.change("renew_identity", renew).await?;
         Ok(identity)
+    }
+
+    async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        let count = async |connection: &mut MySqlConnection| handled::count(connection, filter).await;
+        self.on("count_handled", &self.lines().operating, count).await
+    }
+
+    async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        let forget = async |connection: &mut MySqlConnection| handled::forget(connection, filter).await;
+        self.on("forget", &self.lines().operating, forget).await
     }
 }
 

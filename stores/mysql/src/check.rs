@@ -27,7 +27,7 @@ const INDEXES: &[(&str, &str, &str)] = &[
     ("outbox_role", "PRIMARY", "role"),
     ("outbox_identity", "PRIMARY", "one"),
     ("outbox_handled", "PRIMARY", "consumer,id"),
-    ("outbox_handled", "outbox_handled_at", "handled_at"),
+    ("outbox_handled", "outbox_handled_at", "consumer,handled_at"),
 ];
 
 /// The oldest servers that have what the statements need: checks that are enforced, `json_table`, `skip locked`.

@@ -13,6 +13,7 @@ mod deduplicate;
 mod due;
 mod error;
 mod fetch;
+mod handled;
 mod history;
 mod identity;
 mod key;

@@ -4,7 +4,7 @@
 //! key are functions in the database, which lock the key's row before they look, and make the key's
 //! next version.
 
-use outbox_contract::admin::{Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, OutboxId};
+use outbox_contract::admin::{Edit, FailingKey, Filter, HandledFilter, MAX_BYTES_PER_CALL, OutboxId};
 use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, View, requeued};
 use outbox_contract::{
     Admin, Failure, KeyId, MessageId, Route, StoreError, StoreErrorKind, Timestamp, Topic, async_trait,
@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::error::store_error;
 use crate::fetch::number;
+use crate::handled;
 use crate::identity;
 use crate::row::raw;
 use crate::store::PostgresStore;
@@ -261,6 +262,16 @@ impl Admin for PostgresStore {
         let (identity, sql) = (OutboxId::new(), self.sql());
         self.change("renew_identity", sql.query(&sql.identity_renew).bind(identity.as_uuid())).await?;
         Ok(identity)
+    }
+
+    async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        const OPERATION: &str = "count_handled";
+        let row = self.ask(OPERATION, handled::count(self.sql(), filter)).await?;
+        row.try_get::<i64, _>(0).map(i64::unsigned_abs).map_err(|error| store_error(OPERATION, error))
+    }
+
+    async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        self.change("forget", handled::forget(self.sql(), filter)).await
     }
 }
 

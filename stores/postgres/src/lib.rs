@@ -10,6 +10,7 @@ mod deduplicate;
 mod due;
 mod error;
 mod fetch;
+mod handled;
 mod identity;
 mod lease;
 mod line;

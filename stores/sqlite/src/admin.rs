@@ -3,7 +3,7 @@
 //! Each operation that changes something is one transaction that has the write lock from its start;
 //! those on a key make the key's next version.
 
-use outbox_contract::admin::{Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, OutboxId};
+use outbox_contract::admin::{Edit, FailingKey, Filter, HandledFilter, MAX_BYTES_PER_CALL, OutboxId};
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, View};
 use outbox_contract::{
@@ -16,6 +16,7 @@ use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteRow, SqliteTransaction};
 
 use crate::deduplicate::id_list;
 use crate::error::store_error;
+use crate::handled;
 use crate::identity;
 use crate::lease::now;
 use crate::requeue::{self, chosen};
@@ -237,6 +238,16 @@ impl Admin for SqliteStore {
         let renew = sqlx::query(sql::IDENTITY_RENEW).bind(identity::bytes(&identity));
         self.change("renew_identity", renew).await?;
         Ok(identity)
+    }
+
+    async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        let count = |row: &SqliteRow| row.try_get::<i64, _>(0).map(Some);
+        let counted = self.look("count_handled", handled::count(filter), count).await?;
+        Ok(counted.first().copied().unwrap_or_default().unsigned_abs())
+    }
+
+    async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        self.change("forget", handled::forget(filter)).await
     }
 }
 

@@ -9,6 +9,7 @@ mod deduplicate;
 mod due;
 mod error;
 mod fetch;
+mod handled;
 mod identity;
 mod lease;
 mod maintain;

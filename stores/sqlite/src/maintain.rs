@@ -9,6 +9,7 @@ use sqlx::Row;
 use sqlx::sqlite::SqlitePool;
 
 use crate::config::SqliteOptions;
+use crate::handled;
 use crate::lease::now;
 use crate::sql;
 
@@ -30,7 +31,7 @@ pub(crate) async fn maintain(
     if let Some(kept) = options.history {
         maintained.history_removed = remove(sql::MAINTAIN_HISTORY, kept).await?;
     }
-    maintained.handled_ids_removed = remove(sql::MAINTAIN_HANDLED, options.handled_ids_kept).await?;
+    maintained.handled_ids_removed = handled::expire(pool, options, limit).await?;
     maintained.relays_removed = remove(sql::MAINTAIN_RELAYS, RELAYS_KEPT).await?;
     let most =
         [promoted, maintained.history_removed, maintained.handled_ids_removed, maintained.relays_removed];

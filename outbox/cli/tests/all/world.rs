@@ -8,7 +8,7 @@ use outbox::backend::{Backlog, Outcome, Outcomes, PublishBatch, TransportLayer};
 use outbox::error::Failure;
 use outbox::memory::MemoryTransport;
 use outbox::sqlite::{SqliteOptions, SqliteStore};
-use outbox::{Exhausted, Relay, RetryPolicy, Route, Store};
+use outbox::{Consumer, Exhausted, Message, Relay, RetryPolicy, Route, Store, Topic, Transactional};
 
 use crate::outbox::{Outbox, PATIENCE};
 
@@ -75,6 +75,19 @@ pub(crate) fn relay_saying(
         let came = tokio::time::timeout(PATIENCE, wait).await;
         assert!(came.is_ok(), "{:?}", store.backlog(&Route::default()).await);
         assert!(relay.stop(PATIENCE).await);
+    });
+}
+
+/// Lets a consumer handle one message of each topic and key.
+pub(crate) fn handle(outbox: &Outbox, consumer: &str, messages: &[(&str, &str)]) {
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let store = SqliteStore::open(&outbox.store["sqlite:".len()..]).await.unwrap();
+        let mut tx = store.begin().await.unwrap();
+        for (topic, key) in messages {
+            let message = Message::new(Topic::new(topic).unwrap(), "order.placed").with_key(key).unwrap();
+            store.deduplicate(&mut tx, &Consumer::new(consumer).unwrap(), &[&message]).await.unwrap();
+        }
+        store.commit(tx).await.into_result().unwrap();
     });
 }
 

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use futures_core::stream::BoxStream;
 
 use super::{Archive, Frontier, KeyOperation, Listed, OpenWriters, Steered, StripeMarks, View};
-use crate::admin::{Admin, Edit, FailingKey, Filter};
+use crate::admin::{Admin, Edit, FailingKey, Filter, HandledFilter};
 use crate::backend::{
     Backlog, Blame, BucketSet, Committed, Dedup, Deliveries, Due, DueRequest, FetchRequest, Fetched,
     KeyTransition, Lease, LeaseRequest, Leased, LowWater, Maintained, Outcomes, PublishBatch, RelayId, RowId,
@@ -353,6 +353,8 @@ calls! {
         CancelScheduled cancel_scheduled(ids: &[MessageId]) -> u64;
         Identity identity() -> OutboxId;
         RenewIdentity renew_identity() -> OutboxId;
+        CountHandled count_handled(filter: &HandledFilter) -> u64;
+        Forget forget(filter: &HandledFilter) -> u64;
     }
     transactional {
         Begin begin() -> Result<TxOf<'static, Self>, StoreError>;

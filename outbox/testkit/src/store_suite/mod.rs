@@ -17,6 +17,7 @@ pub mod due;
 pub mod failing;
 pub mod fence;
 pub mod fetch;
+pub mod handled;
 mod harness;
 pub mod identity;
 pub mod inbox;
@@ -30,15 +31,9 @@ pub mod stripes;
 mod support;
 pub mod upkeep;
 
-use std::time::Duration;
-
 pub use harness::{Capabilities, StoreHarness};
 
 use crate::suite;
-
-/// Time limit after which a single test counts as hanging. In paused time a test that waits for
-/// nothing reaches it at once.
-const MAX_TIME: Duration = Duration::from_secs(180);
 
 /// Runs one test of the suite on a fresh store. [`store_conformance!`](crate::store_conformance)
 /// expands to it.
@@ -52,7 +47,7 @@ pub async fn run<H: StoreHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
         return;
     }
     let harness = H::fresh().await;
-    suite::within(MAX_TIME, name, test(&harness)).await;
+    suite::within(harness.max_time(), name, test(&harness)).await;
 }
 
 /// Makes one `#[tokio::test]` of each property that a store must have, named after it.
@@ -282,6 +277,14 @@ macro_rules! __store_properties {
                 a_repeat_of_a_held_message_is_not_handled
                 a_handled_message_is_a_duplicate_even_when_others_wait
             }
+            handled {
+                ids_outlive_the_absence_of_their_consumer
+                ids_have_a_maximum_age
+                a_forgotten_message_is_new_once_more
+                messages_are_forgotten_by_the_time_of_their_handling
+                a_forgotten_message_takes_its_turn
+                thousands_are_forgotten_call_by_call
+            }
             identity {
                 programs_that_start_at_once_find_one_identity
                 another_outbox_has_another_identity
@@ -323,7 +326,7 @@ mod tests {
 
     #[test]
     fn every_property_of_the_suite_is_in_the_list() {
-        let sources = sources! { "append" "order" "stripes" "fetch" "lease" "settle" "failing" "rules" "fence" "due" "operators" "dead_letters" "schedule" "inbox" "identity" "upkeep" };
+        let sources = sources! { "append" "order" "stripes" "fetch" "lease" "settle" "failing" "rules" "fence" "due" "operators" "dead_letters" "schedule" "inbox" "handled" "identity" "upkeep" };
         assert_listed(LISTED, sources);
     }
 }

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::admin::{Admin, Edit, FailingKey, Filter, OutboxId};
+use outbox_contract::admin::{Admin, Edit, FailingKey, Filter, HandledFilter, MAX_PER_CALL, OutboxId};
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::rules::leases::{self, BucketRow, Heartbeat, RelayRow};
+use outbox_contract::backend::rules::retention::HandledIdsCut;
 use outbox_contract::backend::{
     Archive, Backlog, Bucket, BucketSet, Committed, Death, Dedup, Due, DueKey, DueRequest, FetchRequest,
     Fetched, FetchedRow, Frontier, KeyOperation, KeyTransition, Lease, LeaseRequest, Leased, Listed,
@@ -17,14 +18,16 @@ use outbox_contract::backend::{
     Unserved, View, Waiting, WakeupSignal, inbox_route,
 };
 use outbox_contract::{
-    AppendError, Consumer, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError, StoreErrorKind,
-    Timestamp, Topic, Transactional, async_trait,
+    AppendError, Consumer, Key, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError,
+    StoreErrorKind, Timestamp, Topic, Transactional, async_trait,
 };
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
 /// Time for which ids of handled messages are kept.
 const HANDLED_KEPT: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// Age at which they are removed, also of a consumer that is gone.
+const HANDLED_MAX_AGE: Duration = Duration::from_secs(90 * 24 * 3_600);
 
 // ANCHOR: tables
 /// The store. A statement locks the tables, does all of its work and unlocks them: nobody sees a part
@@ -37,13 +40,20 @@ pub(crate) struct ToyStore {
     signal: WakeupSignal,
 }
 
+/// A message that a consumer has handled.
+struct Handled {
+    at: Timestamp,
+    topic: Topic,
+    key: Option<Key>,
+}
+
 #[derive(Default)]
 struct Tables {
     routes: BTreeMap<Route, RouteTables>,
     dead: Vec<Listed>,
     /// By due time, then by their scheduling.
     scheduled: BTreeMap<(Timestamp, i64), (Route, Message)>,
-    handled: BTreeMap<(Consumer, MessageId), Timestamp>,
+    handled: BTreeMap<(Consumer, MessageId), Handled>,
     roles: BTreeMap<String, (RelayId, Timestamp)>,
     /// The last position, version or number given out. It never goes back.
     last: i64,
@@ -186,7 +196,7 @@ impl Store for ToyStore {
 pub(crate) struct ToyTx {
     turn: Option<OwnedMutexGuard<()>>,
     appended: Vec<(Timestamp, Outgoing)>,
-    handled: BTreeSet<(Consumer, MessageId)>,
+    handled: BTreeMap<(Consumer, MessageId), (Topic, Option<Key>)>,
     fenced: Vec<(Route, Stored)>,
 }
 
@@ -259,7 +269,7 @@ impl Transactional for ToyStore {
 impl Tables {
     fn commit(&mut self, tx: ToyTx, now: Timestamp) -> Committed {
         let gone = tx.fenced.iter().any(|(route, stored)| !self.waits(route, stored));
-        if gone || tx.handled.iter().any(|id| self.handled.contains_key(id)) {
+        if gone || tx.handled.keys().any(|id| self.handled.contains_key(id)) {
             let words = "a message that this transaction handles was finished meanwhile";
             return Committed::No(StoreError::new(StoreErrorKind::Conflict, "commit", words));
         }
@@ -269,7 +279,8 @@ impl Tables {
                 None => self.append(&outgoing.route, outgoing.message, at),
             }
         }
-        self.handled.extend(tx.handled.into_iter().map(|id| (id, now)));
+        let handled = tx.handled.into_iter();
+        self.handled.extend(handled.map(|(id, (topic, key))| (id, Handled { at: now, topic, key })));
         Committed::Yes
     }
 
@@ -277,7 +288,7 @@ impl Tables {
     fn deduplicate(&self, tx: &mut ToyTx, consumer: &Consumer, message: &Message) -> Dedup {
         let id = (consumer.clone(), message.id);
         let is_handled =
-            |id: &(Consumer, MessageId)| self.handled.contains_key(id) || tx.handled.contains(id);
+            |id: &(Consumer, MessageId)| self.handled.contains_key(id) || tx.handled.contains_key(id);
         if is_handled(&id) {
             return Dedup::Duplicate;
         }
@@ -296,7 +307,7 @@ impl Tables {
             _ => Dedup::New,
         };
         if dedup == Dedup::New {
-            tx.handled.insert(id);
+            tx.handled.insert(id, (message.topic.clone(), message.key.clone()));
         }
         dedup
     }
@@ -692,6 +703,21 @@ impl Admin for ToyStore {
     async fn renew_identity(&self) -> Result<OutboxId, StoreError> {
         Ok(self.run(|tables, _| *tables.identity.insert(OutboxId::new())))
     }
+
+    async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        Ok(self.run(|tables, _| tables.selected(filter).len() as u64))
+    }
+
+    async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        Ok(self.run(|tables, _| {
+            let mut forgotten = tables.selected(filter);
+            forgotten.truncate(MAX_PER_CALL);
+            for id in &forgotten {
+                tables.handled.remove(id);
+            }
+            forgotten.len() as u64
+        }))
+    }
 }
 
 impl Tables {
@@ -794,6 +820,32 @@ fn page<T>(found: impl IntoIterator<Item = T>, filter: &Filter) -> Vec<T> {
 
 // ANCHOR: upkeep
 impl Tables {
+    /// Messages that a consumer has handled, the oldest first.
+    fn selected(&self, filter: &HandledFilter) -> Vec<(Consumer, MessageId)> {
+        let of = |((consumer, _), handled): &(&(Consumer, MessageId), &Handled)| {
+            *consumer == filter.consumer && filter.selects(&handled.topic, handled.key.as_ref(), handled.at)
+        };
+        let mut selected: Vec<_> = self.handled.iter().filter(of).collect();
+        selected.sort_by_key(|(_, handled)| handled.at);
+        selected.into_iter().map(|(id, _)| id.clone()).collect()
+    }
+
+    /// The instants up to which each consumer needs its ids no longer.
+    fn handled_cuts(&self, now: Timestamp) -> BTreeMap<Consumer, Timestamp> {
+        let mut of: BTreeMap<Consumer, Vec<Timestamp>> = BTreeMap::new();
+        for ((consumer, _), handled) in &self.handled {
+            of.entry(consumer.clone()).or_default().push(handled.at);
+        }
+        let cut = |(consumer, handled): (Consumer, Vec<Timestamp>)| {
+            let mut cut = HandledIdsCut::new(now, HANDLED_KEPT, HANDLED_MAX_AGE);
+            while let Some(at) = cut.look() {
+                cut.found(handled.iter().copied().filter(|handled| *handled <= at).max());
+            }
+            (consumer, cut.cut())
+        };
+        of.into_iter().map(cut).collect()
+    }
+
     fn maintain(&mut self, limit: usize, now: Timestamp) -> Maintained {
         let mut done = Maintained::default();
         let due: Vec<_> =
@@ -813,7 +865,8 @@ impl Tables {
             is_removed
         };
         let before = self.handled.len();
-        self.handled.retain(|_, at| !is_removed(at.plus(HANDLED_KEPT) <= now));
+        let cuts = self.handled_cuts(now);
+        self.handled.retain(|(consumer, _), handled| !is_removed(handled.at <= cuts[consumer]));
         done.handled_ids_removed = (before - self.handled.len()) as u64;
         for tables in self.routes.values_mut() {
             let before = tables.relays.len();
