@@ -185,7 +185,7 @@ fn the_defaults_of_the_store_in_sqlite_are_those_of_the_book() {
     assert_told!(
         page("configuration.md"),
         options,
-        [handled_ids_kept, counting_limit, busy_timeout, connections, durability]
+        [handled_ids_kept, handled_ids_max_age, counting_limit, busy_timeout, connections, durability]
     );
 }
 

@@ -74,8 +74,8 @@ async fn remind_in_two_weeks(
     invoice_id: u32,
 ) -> Result<MessageId, Failed> {
     // ANCHOR: later
-    let due_at = Timestamp::now().plus(Duration::from_secs(14 * 86_400));
-    let id = outbox.append_with(tx, &ReminderDue { invoice_id }, AppendOptions::new().due_at(due_at)).await?;
+    let in_two_weeks = AppendOptions::new().after(Duration::from_secs(14 * 86_400));
+    let id = outbox.append_with(tx, &ReminderDue { invoice_id }, in_two_weeks).await?;
     // ANCHOR_END: later
     Ok(id)
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use outbox::admin::{Filter, MAX_PER_CALL};
-use outbox::{Key, MessageId, Route, Timestamp, Topic};
+use outbox::message::DueTime;
+use outbox::{Consumer, Key, MessageId, Route, Timestamp, Topic};
 
 use crate::exit::{CODES, Failed};
 use crate::time;
@@ -118,6 +119,8 @@ pub(crate) enum Command {
     Replay(Select),
     /// Remove scheduled messages before they are due
     Cancel(Select),
+    /// Make a consumer forget that it has handled messages: those that come again are handled again
+    Forget(ForgetArgs),
     /// Hold keys: their messages wait until they are released
     Hold(SelectKeys),
     /// Let failing or held keys try again now
@@ -412,6 +415,32 @@ pub(crate) struct SelectKeys {
     pub(crate) dry_run: bool,
 }
 
+/// Messages that a consumer has handled.
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("handled").multiple(true).required(true))]
+pub(crate) struct ForgetArgs {
+    /// Name of the consumer
+    pub(crate) consumer: Consumer,
+    /// Only of this topic
+    #[arg(long, group = "handled")]
+    pub(crate) topic: Option<Topic>,
+    /// Only of this key
+    #[arg(long, group = "handled")]
+    pub(crate) key: Option<Key>,
+    /// Only handled from this time on: RFC 3339, or a duration ago
+    #[arg(long, group = "handled", value_name = "TIME", value_parser = time::past)]
+    pub(crate) since: Option<Timestamp>,
+    /// Only handled before this time
+    #[arg(long, group = "handled", value_name = "TIME", value_parser = time::past)]
+    pub(crate) before: Option<Timestamp>,
+    /// Everything: the consumer is gone, or begins anew
+    #[arg(long, group = "handled", conflicts_with_all = ["topic", "key", "since", "before"])]
+    pub(crate) all: bool,
+    /// Show the number, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct PauseArgs {
     /// The route
@@ -446,7 +475,7 @@ pub(crate) struct PublishArgs {
     pub(crate) route: Route,
     /// Send it no earlier: RFC 3339, or a duration from now
     #[arg(long, value_name = "TIME", value_parser = time::future)]
-    pub(crate) due: Option<Timestamp>,
+    pub(crate) due: Option<DueTime>,
 }
 
 /// Numbered messages through the whole chain.

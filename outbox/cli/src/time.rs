@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use outbox::Timestamp;
+use outbox::message::DueTime;
 use outbox::relay::duration;
 
 /// Parses a duration: `30s`, `5m`, `1h30m`. For clap.
@@ -12,20 +13,24 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
 
 /// Parses an instant of the past: RFC 3339, or a duration ago. For clap.
 pub(crate) fn past(text: &str) -> Result<Timestamp, String> {
-    instant(text, |span| {
+    instant(text, std::convert::identity, |span| {
         let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
         Timestamp::from_micros(Timestamp::now().as_micros().saturating_sub(micros))
     })
 }
 
-/// Parses an instant of the future: RFC 3339, or a duration from now. For clap.
-pub(crate) fn future(text: &str) -> Result<Timestamp, String> {
-    instant(text, |span| Timestamp::now().plus(span))
+/// Parses a time of the future: RFC 3339, or a duration from now, by the database's clock. For clap.
+pub(crate) fn future(text: &str) -> Result<DueTime, String> {
+    instant(text, DueTime::At, DueTime::After)
 }
 
-fn instant(text: &str, relative: impl Fn(Duration) -> Timestamp) -> Result<Timestamp, String> {
+fn instant<T>(
+    text: &str,
+    absolute: impl Fn(Timestamp) -> T,
+    relative: impl Fn(Duration) -> T,
+) -> Result<T, String> {
     if let Some(instant) = Timestamp::parse(text) {
-        return Ok(instant);
+        return Ok(absolute(instant));
     }
     duration::parse(text).map(relative).map_err(|_| {
         format!("{text:?} is no time; write RFC 3339, as 2030-01-31T12:00:00Z, or a duration from now, as 2h")
@@ -76,7 +81,8 @@ mod tests {
     #[test]
     fn an_instant_is_absolute_or_relative() {
         assert_eq!(past("1970-01-01T00:00:01Z"), Ok(Timestamp::from_micros(1_000_000)));
-        assert!(past("2h").unwrap() < Timestamp::now() && future("2h").unwrap() > Timestamp::now());
+        assert!(past("2h").unwrap() < Timestamp::now());
+        assert_eq!(future("2h"), Ok(DueTime::After(Duration::from_secs(7_200))));
         assert!(past("yesterday").unwrap_err().contains("RFC 3339"));
     }
 

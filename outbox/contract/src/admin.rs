@@ -16,6 +16,7 @@ use crate::clock::Timestamp;
 pub use crate::edit::Edit;
 use crate::error::StoreError;
 use crate::failure::Failure;
+pub use crate::handled::HandledFilter;
 use crate::id::MessageId;
 pub use crate::id::OutboxId;
 use crate::message::Message;
@@ -258,6 +259,7 @@ impl Past {
 /// [`requeue_edited`](Self::requeue_edited), [`purge`](Self::purge),
 /// [`set_paused`](Self::set_paused), [`cancel_scheduled`](Self::cancel_scheduled),
 /// [`identity`](Self::identity), [`renew_identity`](Self::renew_identity),
+/// [`count_handled`](Self::count_handled), [`forget`](Self::forget),
 /// [`acting_as`](Self::acting_as), [`audit`](Self::audit), [`ownership`](Self::ownership),
 /// [`routes`](Self::routes) and [`topics`](Self::topics). The other methods call these, under the
 /// names that operators use.
@@ -317,6 +319,24 @@ pub trait Admin: Send + Sync + 'static {
     /// repeats of those that they had under the same `source` and `sequence`. Relays read the
     /// identity when they start.
     async fn renew_identity(&self) -> Result<OutboxId, StoreError>;
+
+    /// Counts the messages that a consumer has handled and whose ids are kept: those that
+    /// [`forget`](Self::forget) would forget.
+    async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError>;
+
+    /// Makes a consumer forget that it has handled messages, the oldest first, at most
+    /// [`MAX_PER_CALL`]. Returns their number; repeat the call until it returns 0.
+    ///
+    /// Only the ids are removed. The effects of the handler stay, and nothing is delivered again by
+    /// this alone. A forgotten message that arrives again ([replayed](Self::replay), or from a broker
+    /// that still has it) is new to the consumer: its handler runs once more, and its id is recorded
+    /// again. It takes its turn like every other message of its key: behind those that wait in the
+    /// store for this consumer, and at once where none waits, whichever later messages of the key
+    /// were handled before.
+    ///
+    /// Meant for messages whose handler was wrong. A message that the broker may still deliver again
+    /// by itself, because it was not acknowledged, is then handled again too.
+    async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError>;
 
     /// Returns a handle of the same outbox whose operations are recorded under this name.
     ///

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -244,11 +245,46 @@ pub struct Outgoing {
     pub message: Message,
     /// The route that delivers it.
     pub route: Route,
-    /// Time at which it joins its key, by the database's clock. `None`: immediately, in commit
-    /// order. The store appends a scheduled message when it is due, behind everything committed
-    /// before.
-    pub due_at: Option<Timestamp>,
+    /// Time at which it joins its key. `None`: immediately, in commit order. The store appends a
+    /// scheduled message when it is due, behind everything committed before.
+    pub due: Option<DueTime>,
 }
+
+/// Time at which a scheduled message is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DueTime {
+    /// At this instant, which the database compares with its own clock.
+    At(Timestamp),
+    /// This long after the append. The store adds it to the **database's** clock, so the sender's
+    /// clock does not matter.
+    After(Duration),
+}
+
+impl DueTime {
+    /// Returns the instant, given the database's clock at the append. For authors of stores.
+    #[must_use]
+    pub fn at(self, database_now: Timestamp) -> Timestamp {
+        match self {
+            Self::At(at) => at,
+            Self::After(delay) => database_now.plus(delay),
+        }
+    }
+
+    /// Returns this due time as a number and true if the database's clock has to be added to it.
+    /// Both in microseconds; the sum fits. For stores whose database adds.
+    #[must_use]
+    pub fn as_micros(self) -> (i64, bool) {
+        match self {
+            Self::At(at) => (at.as_micros(), false),
+            Self::After(delay) => {
+                (i64::try_from(delay.as_micros()).unwrap_or(i64::MAX).min(MAX_DELAY_MICROS), true)
+            }
+        }
+    }
+}
+
+/// Longest delay that a database adds to its clock: more than 100,000 years.
+const MAX_DELAY_MICROS: i64 = i64::MAX / 2;
 
 impl Outgoing {
     /// Sends the message by a route other than `default`.
@@ -258,17 +294,25 @@ impl Outgoing {
         self
     }
 
-    /// Sends the message no earlier than this time.
+    /// Sends the message no earlier than this time. Replaces another due time.
     #[must_use]
     pub fn due_at(mut self, due_at: Timestamp) -> Self {
-        self.due_at = Some(due_at);
+        self.due = Some(DueTime::At(due_at));
+        self
+    }
+
+    /// Sends the message no earlier than this long after its append, by the database's clock.
+    /// Replaces another due time.
+    #[must_use]
+    pub fn after(mut self, delay: Duration) -> Self {
+        self.due = Some(DueTime::After(delay));
         self
     }
 }
 
 impl From<Message> for Outgoing {
     fn from(message: Message) -> Self {
-        Self { message, route: Route::default(), due_at: None }
+        Self { message, route: Route::default(), due: None }
     }
 }
 
@@ -290,6 +334,13 @@ pub enum MessageError {
     /// The message occurred outside the years 0 to 9999, so no consumer could parse the time on the
     /// wire.
     OccurredAt(Timestamp),
+    /// The options name an instant and a delay.
+    TwoDueTimes {
+        /// The instant.
+        due_at: Timestamp,
+        /// The delay.
+        after: Duration,
+    },
     /// The event did not encode.
     Codec(CodecError),
     /// The transport can never carry it.
@@ -310,6 +361,7 @@ impl MessageError {
             Self::TooLarge { .. } => "OBX-MESSAGE-TOO-LARGE",
             Self::SchemaVersion => "OBX-MESSAGE-SCHEMA-VERSION",
             Self::OccurredAt(_) => "OBX-MESSAGE-TIME",
+            Self::TwoDueTimes { .. } => "OBX-MESSAGE-DUE",
             Self::Codec(_) => "OBX-MESSAGE-CODEC",
             Self::Rejected(_) => "OBX-MESSAGE-REJECTED",
             Self::Local { .. } => "OBX-MESSAGE-LOCAL",
@@ -331,6 +383,10 @@ impl fmt::Display for MessageError {
                 "the time of occurrence is {} microseconds after 1970, outside the years 0 to 9999; check its unit",
                 at.as_micros()
             ),
+            Self::TwoDueTimes { due_at, after } => write!(
+                f,
+                "the message is due at {due_at} and {after:?} after its append; set either due_at or after, not both"
+            ),
             Self::Codec(error) => error.fmt(f),
             Self::Rejected(error) => error.fmt(f),
             Self::Local { event_type } => write!(
@@ -347,7 +403,11 @@ impl std::error::Error for MessageError {
             Self::Name(error) => Some(error),
             Self::Codec(error) => Some(error),
             Self::Rejected(error) => Some(error),
-            Self::TooLarge { .. } | Self::SchemaVersion | Self::OccurredAt(_) | Self::Local { .. } => None,
+            Self::TooLarge { .. }
+            | Self::SchemaVersion
+            | Self::OccurredAt(_)
+            | Self::TwoDueTimes { .. }
+            | Self::Local { .. } => None,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Options of an append: headers, attributes, and the time at which the message is due.
 
+use std::time::Duration;
+
 use crate::clock::Timestamp;
 use crate::message::{Message, MessageError, Outgoing};
 
@@ -7,10 +9,10 @@ use crate::message::{Message, MessageError, Outgoing};
 ///
 /// ```
 /// use std::time::Duration;
-/// use outbox_contract::{AppendOptions, Timestamp};
+/// use outbox_contract::AppendOptions;
 ///
-/// let in_two_weeks = Timestamp::now().plus(Duration::from_secs(14 * 86_400));
-/// let options = AppendOptions::new().header("tenant", "north").due_at(in_two_weeks);
+/// let two_weeks = Duration::from_secs(14 * 86_400);
+/// let options = AppendOptions::new().header("tenant", "north").after(two_weeks);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AppendOptions {
@@ -19,6 +21,7 @@ pub struct AppendOptions {
     data_schema: Option<String>,
     extensions: Vec<(String, String)>,
     due_at: Option<Timestamp>,
+    after: Option<Duration>,
 }
 
 impl AppendOptions {
@@ -62,10 +65,21 @@ impl AppendOptions {
     /// everything committed before that.
     ///
     /// *Units*: a relay compares it with the **database's** clock, at least every `maintain_every`
-    /// (5 s), so the message may be sent that much later. A time in the past is due immediately.
+    /// (5 s), so the message may be sent that much later. A time in the past is due immediately. An
+    /// instant that this machine computes is wrong by as much as its clock: for a delay use
+    /// [`after`](Self::after).
     #[must_use]
     pub fn due_at(mut self, due_at: Timestamp) -> Self {
         self.due_at = Some(due_at);
+        self
+    }
+
+    /// Sends the message no earlier than this long after its append. The **database** adds the delay
+    /// to its own clock, so a wrong clock of this machine does not matter. Otherwise the same as
+    /// [`due_at`](Self::due_at). The append rejects options with both.
+    #[must_use]
+    pub fn after(mut self, delay: Duration) -> Self {
+        self.after = Some(delay);
         self
     }
 
@@ -73,7 +87,7 @@ impl AppendOptions {
     ///
     /// # Errors
     ///
-    /// Describes an invalid or reserved header or attribute.
+    /// Describes an invalid or reserved header or attribute, or two due times.
     pub fn apply(self, mut message: Message) -> Result<Outgoing, MessageError> {
         for (name, value) in self.headers {
             message = message.with_header(name, value)?;
@@ -88,15 +102,19 @@ impl AppendOptions {
             message = message.with_extension(name, value)?;
         }
         let outgoing = Outgoing::from(message);
-        Ok(match self.due_at {
-            Some(due_at) => outgoing.due_at(due_at),
-            None => outgoing,
-        })
+        match (self.due_at, self.after) {
+            (Some(due_at), Some(after)) => Err(MessageError::TwoDueTimes { due_at, after }),
+            (Some(due_at), None) => Ok(outgoing.due_at(due_at)),
+            (None, Some(delay)) => Ok(outgoing.after(delay)),
+            (None, None) => Ok(outgoing),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::message::DueTime;
+
     use super::*;
 
     #[test]
@@ -106,7 +124,12 @@ mod tests {
         let outgoing =
             options.clone().header("tenant", "north").due_at(due_at).apply(message.clone()).unwrap();
         assert_eq!(outgoing.message.headers.get("tenant"), Some("north"));
-        assert_eq!(outgoing.due_at, Some(due_at));
+        assert_eq!(outgoing.due, Some(DueTime::At(due_at)));
+        let hour = Duration::from_secs(3_600);
+        let delayed = options.clone().after(hour);
+        assert_eq!(delayed.clone().apply(message.clone()).unwrap().due, Some(DueTime::After(hour)));
+        let both = delayed.due_at(due_at).apply(message.clone()).unwrap_err();
+        assert!(both.to_string().contains("either due_at or after"), "{both}");
         assert_eq!(options.clone().apply(message.clone()).unwrap(), message.clone().into());
         let described =
             options.clone().subject("line-1").data_schema("/order/1").extension("tenantid", "acme");

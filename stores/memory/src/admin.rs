@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use outbox_contract::admin::{
-    Actor, AuditEntry, Edit, FailingKey, Filter, OutboxId, Ownership, RouteStatus, TopicFigures,
+    Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, MAX_PER_CALL, OutboxId, Ownership,
+    RouteStatus, TopicFigures,
 };
 use outbox_contract::backend::{Archive, AuditNote, KeyOperation, Listed, Steered, View};
 use outbox_contract::{Admin, KeyId, MessageId, Route, StoreError, StoreErrorKind, Topic, async_trait};
@@ -163,6 +164,14 @@ impl Admin for MemoryStore {
 
     async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError> {
         Ok(self.shared.statement(|tables, now| tables.topics(route, now)))
+    }
+
+    async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        Ok(self.shared.state().tables.count_handled(filter))
+    }
+
+    async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        Ok(self.shared.state().tables.forget(filter, MAX_PER_CALL))
     }
 }
 

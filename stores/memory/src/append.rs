@@ -90,7 +90,8 @@ impl Transactional for MemoryStore {
         for message in messages {
             let deduplication = state.tables.deduplication(consumer, message, &tx.written);
             if deduplication == Dedup::New {
-                tx.written.handled.insert((consumer.clone(), message.id));
+                let name = (message.topic.clone(), message.key.clone());
+                tx.written.handled.insert((consumer.clone(), message.id), name);
             }
             handled_ids.push(deduplication);
         }
@@ -115,7 +116,7 @@ impl MemoryStore {
         }
         // In a stripe every row has its number.
         let ordered = |outgoing: &&Outgoing| {
-            outgoing.due_at.is_none() && (outgoing.message.key.is_some() || ordering == Ordering::Stripes)
+            outgoing.due.is_none() && (outgoing.message.key.is_some() || ordering == Ordering::Stripes)
         };
         let lock = |outgoing: &Outgoing| LockName::to_append(ordering, &outgoing.route, &outgoing.message);
         messages.iter().filter(ordered).map(lock).collect()

@@ -26,6 +26,7 @@ pub struct MemoryStoreBuilder {
     pub(crate) history_kept: Option<Duration>,
     pub(crate) handled_ids_kept: Duration,
     pub(crate) audit_kept: Duration,
+    pub(crate) handled_ids_max_age: Duration,
     pub(crate) clock: Option<Arc<dyn Clock>>,
     pub(crate) identity: Option<OutboxId>,
 }
@@ -58,7 +59,11 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// Keeps ids of handled messages for this long. Default: [7 days](Self::HANDLED_IDS_KEPT).
+    /// Maximum age of the ids of handled messages by default: 90 days, as in every store.
+    pub const HANDLED_IDS_MAX_AGE: Duration = Duration::from_secs(90 * 24 * 60 * 60);
+
+    /// Keeps ids of handled messages for this long, not counting the time in which their consumer handles nothing. Default:
+    /// [7 days](Self::HANDLED_IDS_KEPT).
     pub fn handled_ids_kept(mut self, kept: Duration) -> Self {
         self.handled_ids_kept = kept;
         self
@@ -67,6 +72,13 @@ impl MemoryStoreBuilder {
     /// Keeps the record of admin operations for this long. Default: [90 days](Self::AUDIT_KEPT).
     pub fn audit_kept(mut self, kept: Duration) -> Self {
         self.audit_kept = kept;
+        self
+    }
+
+    /// Removes ids of handled messages at this age, also of a consumer that handles nothing any more. Default:
+    /// [90 days](Self::HANDLED_IDS_MAX_AGE).
+    pub fn handled_ids_max_age(mut self, max_age: Duration) -> Self {
+        self.handled_ids_max_age = max_age;
         self
     }
 
@@ -102,6 +114,7 @@ impl Default for MemoryStoreBuilder {
             history_kept: None,
             handled_ids_kept: Self::HANDLED_IDS_KEPT,
             audit_kept: Self::AUDIT_KEPT,
+            handled_ids_max_age: Self::HANDLED_IDS_MAX_AGE,
             clock: None,
             identity: None,
         }
@@ -115,6 +128,7 @@ impl std::fmt::Debug for MemoryStoreBuilder {
             .field("history_kept", &self.history_kept)
             .field("handled_ids_kept", &self.handled_ids_kept)
             .field("audit_kept", &self.audit_kept)
+            .field("handled_ids_max_age", &self.handled_ids_max_age)
             .finish_non_exhaustive()
     }
 }

@@ -79,7 +79,7 @@ impl Tables {
             scheduled: Scheduled::default(),
             archive: Archive::new(settings.history_kept),
             audit: Audit::new(settings.audit_kept),
-            handled_ids: HandledIds::new(settings.handled_ids_kept),
+            handled_ids: HandledIds::new(settings.handled_ids_kept, settings.handled_ids_max_age),
             roles: BTreeMap::new(),
             position: Position::START,
             version: 0,
@@ -120,8 +120,8 @@ impl Tables {
         for (due_at, route, message) in written.scheduled {
             self.scheduled.add(due_at, route, message);
         }
-        for (consumer, id) in written.handled {
-            self.handled_ids.add(consumer, id, now);
+        for (id, name) in written.handled {
+            self.handled_ids.add(id, name, now);
         }
         self.forget_writer(tx);
     }

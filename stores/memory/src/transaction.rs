@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use outbox_contract::backend::{Ordering, Position, Stored, StripeId, StripeMark};
-use outbox_contract::{Consumer, Message, MessageId, Outgoing, Route, StoreError, StoreErrorKind, Timestamp};
+use outbox_contract::{
+    Consumer, Key, Message, MessageId, Outgoing, Route, StoreError, StoreErrorKind, Timestamp, Topic,
+};
 
 use crate::locks::{LockName, Requested, TxId};
 use crate::store::Shared;
@@ -44,7 +46,7 @@ pub(crate) struct Written {
     /// Marks of its stripes.
     pub(crate) marks: BTreeMap<(Route, StripeId), StripeMark>,
     pub(crate) scheduled: Vec<(Timestamp, Route, Message)>,
-    pub(crate) handled: BTreeSet<(Consumer, MessageId)>,
+    pub(crate) handled: BTreeMap<(Consumer, MessageId), (Topic, Option<Key>)>,
     /// Messages that have to wait on their route until the commit.
     pub(crate) fenced: Vec<(Route, Stored)>,
 }
@@ -109,8 +111,8 @@ impl MemoryTx {
         let first = self.written.rows.len();
         for outgoing in messages {
             let (route, message) = (outgoing.route.clone(), outgoing.message.clone());
-            match outgoing.due_at {
-                Some(due_at) => self.written.scheduled.push((due_at, route, message)),
+            match outgoing.due {
+                Some(due) => self.written.scheduled.push((due.at(now), route, message)),
                 None => self.written.rows.push((route, Stored::new(Position::START, now, message))),
             }
         }

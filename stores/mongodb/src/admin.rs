@@ -7,7 +7,8 @@ use std::sync::Arc;
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
 use outbox_contract::admin::{
-    Actor, AuditEntry, Edit, FailingKey, Filter, OutboxId, Ownership, RouteStatus, TopicFigures,
+    Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, OutboxId, Ownership, RouteStatus,
+    TopicFigures,
 };
 use outbox_contract::backend::rules::failing_key;
 use outbox_contract::backend::{Archive, AuditNote, KeyOperation, Listed, Requeue, Steered, View};
@@ -19,6 +20,7 @@ use crate::browse::{self, by_death, by_delivery, matching};
 use crate::database::Database;
 use crate::error::{Failed, is_refusal};
 use crate::fence::Fence;
+use crate::handled;
 use crate::keys::KeyIn;
 use crate::row;
 use crate::store::MongoDbStore;
@@ -317,5 +319,13 @@ impl Admin for MongoDbStore {
 
     async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError> {
         figures::topics(self.database(), route).await.map_err(|failed| failed.in_step("topics"))
+    }
+
+    async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        handled::count(self.database(), filter).await.map_err(|failed| failed.in_step("count_handled"))
+    }
+
+    async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        handled::forget(self.database(), filter).await.map_err(|failed| failed.in_step("forget"))
     }
 }

@@ -84,7 +84,7 @@ fn again(row: &Document) -> Row {
     }
     // In the store's own way, if it is an id at all.
     let id = message_id(row.get("id")).map_or(Bson::Null, |id| uuid(id.as_uuid()));
-    Row { route: text("route").to_owned(), stripe, id, due_at: None, content }
+    Row { route: text("route").to_owned(), stripe, id, due: None, content }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use mongodb::bson::{Document, doc};
 use mongodb::error::ErrorKind;
 use mongodb::options::WriteConcern;
 use outbox_contract::backend::StripeId;
-use outbox_contract::{AppendError, Outgoing, StoreError, StoreErrorKind};
+use outbox_contract::{AppendError, DueTime, Outgoing, StoreError, StoreErrorKind, Timestamp};
 
 use crate::database::Database;
 use crate::error::{Failed, store_error};
@@ -21,7 +21,7 @@ pub(crate) struct Row {
     pub(crate) stripe: StripeId,
     pub(crate) id: mongodb::bson::Bson,
     /// Time at which it joins its key. None: at once.
-    pub(crate) due_at: Option<i64>,
+    pub(crate) due: Option<DueTime>,
     /// Content of the message, without its place.
     pub(crate) content: Document,
 }
@@ -33,7 +33,7 @@ impl Row {
             route: outgoing.route.as_str().to_owned(),
             stripe: StripeId::of(message.topic.as_str(), message.order_key().as_str()),
             id: uuid(message.id.as_uuid()),
-            due_at: outgoing.due_at.map(outbox_contract::Timestamp::as_micros),
+            due: outgoing.due,
             content: row::content(message),
         }
     }
@@ -98,7 +98,7 @@ pub(crate) async fn write(
     let mut takes: Takes<Take> = Takes::new();
     for (row, at) in rows.iter().zip(0..) {
         let take = takes.entry((row.route.clone(), row.stripe)).or_default();
-        if row.due_at.is_some() { take.scheduled() } else { take.message(at) }
+        if row.due.is_some() { take.scheduled() } else { take.message(at) }
     }
     let mut taken = stripes::take(database, session, &takes).await?;
     let (mut at_once, mut later) = (Vec::new(), Vec::new());
@@ -106,8 +106,8 @@ pub(crate) async fn write(
         let name = (row.route, row.stripe);
         let Some(place) = taken.get_mut(&name) else { continue };
         let row = Row { route: name.0, ..row };
-        if row.due_at.is_some() {
-            later.push(scheduled(row, place))
+        if let Some(due) = row.due {
+            later.push(scheduled(row, due, place))
         } else {
             at_once.push(hot(row, at, place))
         }
@@ -129,8 +129,9 @@ fn hot(row: Row, at: i64, place: &mut Taken) -> Document {
     document
 }
 
-fn scheduled(row: Row, place: &mut Taken) -> Document {
-    let mut document = doc! { "route": row.route, "id": row.id, "due_at": row.due_at };
+fn scheduled(row: Row, due: DueTime, place: &mut Taken) -> Document {
+    let due_at = due.at(Timestamp::from_micros(place.at)).as_micros();
+    let mut document = doc! { "route": row.route, "id": row.id, "due_at": due_at };
     document.extend(row.content);
     let stripe = i32::from(row.stripe.0);
     document.extend(doc! { "stripe": stripe, "turn": place.turn(), "appended_at": place.at });

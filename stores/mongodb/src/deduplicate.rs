@@ -48,7 +48,7 @@ pub(crate) async fn deduplicate(
         } else {
             // A message that is recorded as handled makes way for the one behind it. An id that is given twice is new the first time.
             noted.insert(message.id);
-            new.push(message.id);
+            new.push(*message);
             Dedup::New
         };
         handled_ids.push(deduplication);
@@ -124,24 +124,29 @@ async fn noted(
     Ok(noted)
 }
 
-/// Writes ids, each with the time at which the server removes it, by the server's own clock.
+/// Writes ids, each with the time of the server's own clock.
 async fn note(
     database: &Database,
     session: &mut ClientSession,
     consumer: &Consumer,
-    ids: &[MessageId],
+    messages: &[&Message],
 ) -> Result<(), Failed> {
-    if ids.is_empty() {
+    if messages.is_empty() {
         return Ok(());
     }
-    let kept = i64::try_from(database.options.handled_ids_kept.as_millis()).unwrap_or(i64::MAX).min(MAX_KEPT);
-    let remove_at = doc! { "$set": { "remove_at": { "$add": ["$$NOW", kept] } } };
-    let updates: Vec<Document> = ids
-        .iter()
-        .map(|id| doc! { "q": { "_id": name(consumer, *id) }, "u": [remove_at.clone()], "upsert": true })
-        .collect();
+    let content = |message: &Message| {
+        // Any text could be an expression.
+        let literal = |text: Option<&str>| doc! { "$literal": text };
+        doc! { "$set": {
+            "handled_at": { "$multiply": [{ "$toLong": "$$NOW" }, 1_000_i64] },
+            "topic": literal(Some(message.topic.as_str())),
+            "key": literal(message.key.as_ref().map(|key| key.as_str())),
+        } }
+    };
+    let update = |message: &&Message| doc! { "q": { "_id": name(consumer, message.id) }, "u": [content(message)], "upsert": true };
+    let updates: Vec<Document> = messages.iter().map(update).collect();
     let answer = database.update_each(session, IS_HANDLED, updates).await?;
-    if answer.get_array("upserted").map_or(0, Vec::len) < ids.len() {
+    if answer.get_array("upserted").map_or(0, Vec::len) < messages.len() {
         // It was not there when it was looked for.
         return Err(StoreError::new(
             StoreErrorKind::Conflict,
@@ -152,9 +157,6 @@ async fn note(
     }
     Ok(())
 }
-
-/// A hundred years, in milliseconds.
-const MAX_KEPT: i64 = 100 * 365 * 24 * 3_600 * 1_000;
 
 /// Returns true if anything waits for a consumer, hot or behind a failing key.
 async fn anything_waits(

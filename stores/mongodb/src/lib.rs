@@ -16,6 +16,7 @@ mod error;
 mod fence;
 mod fetch;
 mod figures;
+mod handled;
 mod identity;
 mod keys;
 mod lease;

@@ -1,6 +1,6 @@
 //! Maintenance: what one elected relay does for all, in short transactions.
 //!
-//! Ids that consumers have handled, and the history, are removed by the server itself, through indexes that know each document's time.
+//! The history is removed by the server itself, through an index that knows each document's time.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use outbox_contract::{Route, StoreError};
 use crate::again::{Again, MAX_AT_ONCE, MAX_BYTES_AT_ONCE, at_once};
 use crate::database::Database;
 use crate::error::Failed;
+use crate::handled;
 use crate::keys::number;
 use crate::lease;
 use crate::row::{Raw, content_bytes};
@@ -43,8 +44,10 @@ pub(crate) async fn maintain(store: &MongoDbStore, limit: usize) -> Result<Maint
         }
     }
     maintained.next_due = promotion.next_due().await?;
+    let expire = handled::expire(store.database(), limit).await;
+    maintained.handled_ids_removed = expire.map_err(|failed| failed.in_step("maintain"))?;
     maintained.relays_removed = bury_relays(store.database()).await?;
-    maintained.more = left == 0;
+    maintained.more = left == 0 || maintained.handled_ids_removed >= limit as u64;
     Ok(maintained)
 }
 

@@ -60,7 +60,7 @@ const INDEXES: &[Index] = &[
     index(AUDIT, "at", &["at"]),
     removing(AUDIT),
     removing(HISTORY),
-    removing(IS_HANDLED),
+    index(IS_HANDLED, "handling", &["_id.consumer", "handled_at"]),
 ];
 
 impl Index {

@@ -289,10 +289,12 @@ create table if not exists outbox_audit (
 create table if not exists outbox_handled (
     consumer    varbinary(255) not null,
     id          binary(16) not null,
-    handled_at bigint not null,
+    handled_at  bigint not null,
     noted_by    binary(16) not null,
+    topic       varbinary(255) not null,
+    `key`       varbinary(255),
     primary key (consumer, id),
-    key outbox_handled_at (handled_at)
+    key outbox_handled_at (consumer, handled_at)
 ) engine = InnoDB;
 
 insert ignore into outbox_schema (version, name) values (1, 'create');

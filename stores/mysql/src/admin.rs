@@ -4,9 +4,7 @@
 
 use std::sync::Arc;
 
-use outbox_contract::admin::{
-    Actor, AuditEntry, Edit, FailingKey, Filter, OutboxId, Ownership, RouteStatus, TopicFigures,
-};
+use outbox_contract::admin::{Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, OutboxId, Ownership, RouteStatus, TopicFigures};
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::{Archive, AuditNote, Death, KeyOperation, Listed, Steered, StripeId, View};
 use outbox_contract::{
@@ -21,6 +19,7 @@ use crate::browse::{
 };
 use crate::due::failure;
 use crate::fetch::number;
+use crate::handled;
 use crate::key::{KeyIn, MAX_DISCARDED, STATE, message_id, read_state, take_versions};
 use crate::lease::now;
 use crate::line::in_transaction;
@@ -259,6 +258,16 @@ impl Admin for MySqlStore {
 
     async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError> {
         self.figures(route).await
+    }
+
+    async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        let count = async |connection: &mut MySqlConnection| handled::count(connection, filter).await;
+        self.on("count_handled", &self.lines().operating, count).await
+    }
+
+    async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        let forget = async |connection: &mut MySqlConnection| handled::forget(connection, filter).await;
+        self.on("forget", &self.lines().operating, forget).await
     }
 }
 

@@ -7,7 +7,7 @@
 use std::sync::LazyLock;
 
 use outbox_contract::backend::StripeId;
-use outbox_contract::{AppendError, Outgoing, StoreError, StoreErrorKind};
+use outbox_contract::{AppendError, DueTime, Outgoing, StoreError, StoreErrorKind};
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Executor, SqlStr};
@@ -32,10 +32,10 @@ static APPEND: LazyLock<Statements> = LazyLock::new(|| Statements::of(sql::APPEN
 static SCHEDULE: LazyLock<Statements> = LazyLock::new(|| Statements::of(sql::SCHEDULE));
 
 impl Statements {
-    /// Repeats the last group of values of a statement for one row.
+    /// Repeats the last group of values, on a line of its own, of a statement for one row.
     fn of(single: &str) -> Self {
         let single = single.trim_end();
-        let (head, row) = single.split_at(single.rfind('(').unwrap_or(single.len()));
+        let (head, row) = single.split_at(single.rfind("\n    (").map_or(single.len(), |line| line + 5));
         Self(std::array::from_fn(|power| format!("{head}{}", vec![row; 1 << power].join(", "))))
     }
 
@@ -53,8 +53,7 @@ pub(crate) async fn append(
     is_node: bool,
 ) -> Result<(), AppendError> {
     let failed = |error| AppendError::from(store_error("append", error));
-    let (due_later, at_once): (Vec<_>, Vec<_>) =
-        messages.iter().partition(|outgoing| outgoing.due_at.is_some());
+    let (due_later, at_once): (Vec<_>, Vec<_>) = messages.iter().partition(|outgoing| outgoing.due.is_some());
     if is_node {
         // In front of the first question for the transaction: a node that meets an abort while it prepares a statement does not tell, and what comes
         // next would be committed alone.
@@ -183,9 +182,12 @@ fn bind_row<'q>(
         .bind(headers.as_slice())
         .bind(&*message.payload)
         .bind(message.occurred_at.as_micros());
-    match (place, outgoing.due_at) {
+    match (place, outgoing.due.map(DueTime::as_micros)) {
         (Some(place), _) => query.bind(place.position).bind(place.number),
-        (None, due_at) => query.bind(due_at.unwrap_or_default().as_micros()),
+        (None, due) => {
+            let (micros, by_clock) = due.unwrap_or_default();
+            query.bind(micros).bind(by_clock)
+        }
     }
 }
 
@@ -201,7 +203,7 @@ mod tests {
             let (statement, taken) = APPEND.for_most_of(rows);
             assert_eq!(taken, takes);
             assert_eq!(statement.matches('?').count(), 13 * takes);
-            assert_eq!(SCHEDULE.for_most_of(rows).0.matches('?').count(), 12 * takes);
+            assert_eq!(SCHEDULE.for_most_of(rows).0.matches('?').count(), 13 * takes);
         }
     }
 

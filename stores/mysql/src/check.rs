@@ -28,7 +28,7 @@ const INDEXES: &[(&str, &str, &str)] = &[
     ("outbox_identity", "PRIMARY", "one"),
     ("outbox_audit", "PRIMARY", "entry"),
     ("outbox_handled", "PRIMARY", "consumer,id"),
-    ("outbox_handled", "outbox_handled_at", "handled_at"),
+    ("outbox_handled", "outbox_handled_at", "consumer,handled_at"),
 ];
 
 /// The oldest servers that have what the statements need: checks that are enforced, `json_table`, `skip locked`.

@@ -22,10 +22,14 @@ pub struct MySqlOptions {
     pub history: Option<Duration>,
     /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the
     /// longest time between a message's first publishing and its settlement, an outage of the
-    /// database included.
+    /// database included. Time in which the consumer handles nothing does not count: an absence, however
+    /// long, takes an eighth of the retention at most.
     pub handled_ids_kept: Duration,
     /// Retention of the record of admin operations. Default 90 days.
     pub audit_kept: Duration,
+    /// Maximum age of the ids that a consumer has handled, also of one that handles nothing any more.
+    /// Default 90 days; at least `handled_ids_kept`.
+    pub handled_ids_max_age: Duration,
     /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least
     /// 10,000.
     pub counting_limit: u32,
@@ -58,6 +62,7 @@ impl Default for MySqlOptions {
             history: None,
             handled_ids_kept: Duration::from_secs(7 * 24 * 3600),
             audit_kept: Duration::from_secs(90 * 24 * 3600),
+            handled_ids_max_age: Duration::from_secs(90 * 24 * 3600),
             counting_limit: 100_000,
             lock_timeout: Duration::from_secs(3),
             transaction_idle_timeout: Duration::from_secs(12),
@@ -80,6 +85,12 @@ impl MySqlOptions {
             problems.push(format!(
                 "mysql.handled_ids_kept is {:?}; a repeat that comes later would be handled twice: at least 60s",
                 self.handled_ids_kept
+            ));
+        }
+        if self.handled_ids_max_age < self.handled_ids_kept {
+            problems.push(format!(
+                "mysql.handled_ids_max_age is {:?}, less than handled_ids_kept ({:?}); raise it, or lower the other",
+                self.handled_ids_max_age, self.handled_ids_kept
             ));
         }
         if self.counting_limit < 10_000 {
@@ -121,8 +132,9 @@ mod tests {
     fn every_problem_is_reported_at_once() {
         let options = MySqlOptions {
             history: Some(Duration::ZERO),
-            handled_ids_kept: Duration::ZERO,
             audit_kept: Duration::ZERO,
+            handled_ids_kept: Duration::from_secs(1),
+            handled_ids_max_age: Duration::ZERO,
             counting_limit: 1,
             lock_timeout: Duration::ZERO,
             transaction_idle_timeout: Duration::MAX,
@@ -130,7 +142,7 @@ mod tests {
             connect_timeout: Duration::ZERO,
             connections: 0,
         };
-        assert_eq!(options.problems().len(), 8);
+        assert_eq!(options.problems().len(), 9);
     }
 
     #[test]

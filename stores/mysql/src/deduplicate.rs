@@ -111,23 +111,23 @@ async fn note(
     messages: &[&Message],
 ) -> Result<Vec<Dedup>, sqlx::Error> {
     // Sorted: two handlers of the same messages wait for each other in one order.
-    let mut given: Vec<MessageId> = messages.iter().map(|message| message.id).collect();
-    given.sort_unstable();
-    given.dedup();
-    let (ids, call) = (sql::ids(given.iter().copied()), Uuid::now_v7());
+    let mut given: Vec<&Message> = messages.to_vec();
+    given.sort_unstable_by_key(|message| message.id);
+    given.dedup_by_key(|message| message.id);
+    let call = Uuid::now_v7();
     let noted = sqlx::query(sql::DEDUPLICATE)
         .bind(consumer.as_str().as_bytes())
         .bind(&call.as_bytes()[..])
-        .bind(&ids)
+        .bind(sql::handled(given.iter().copied()))
         .execute(&mut *connection)
         .await?
         .rows_affected();
     let mut new: HashSet<MessageId> = HashSet::new();
     if noted == u64::try_from(given.len()).unwrap_or(u64::MAX) {
-        new.extend(given);
+        new.extend(given.iter().map(|message| message.id));
     } else if noted > 0 {
         let rows = sqlx::query(sql::DEDUPLICATE_NOTED)
-            .bind(&ids)
+            .bind(sql::ids(given.iter().map(|message| message.id)))
             .bind(consumer.as_str().as_bytes())
             .bind(&call.as_bytes()[..])
             .fetch_all(connection)

@@ -15,6 +15,7 @@ mod due;
 mod error;
 mod fetch;
 mod figures;
+mod handled;
 mod history;
 mod identity;
 mod key;

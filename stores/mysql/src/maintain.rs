@@ -10,6 +10,7 @@ use sqlx::mysql::MySqlConnection;
 
 use crate::config::MySqlOptions;
 use crate::fetch::number;
+use crate::handled;
 use crate::lease::now;
 use crate::promote::promote;
 use crate::sql;
@@ -34,7 +35,6 @@ pub(crate) async fn maintain(
         next_due = self::next_due(connection).await?;
     }
     maintained.next_due = next_due.map(|due_at| span(due_at.saturating_sub(now)));
-    maintained.handled_ids_removed = sqlx::query(sql::MAINTAIN_HANDLED)
         .bind(now.saturating_sub(micros(options.handled_ids_kept)))
         .bind(number(limit))
         .execute(&mut *connection)
@@ -46,6 +46,7 @@ pub(crate) async fn maintain(
         .execute(&mut *connection)
         .await?
         .rows_affected();
+    maintained.handled_ids_removed = handled::expire(connection, options, (now, limit)).await?;
     maintained.relays_removed = sqlx::query(sql::MAINTAIN_RELAYS)
         .bind(now.saturating_sub(micros(RELAYS_KEPT)))
         .bind(now)

@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use outbox_contract::MessageId;
 use outbox_contract::backend::RowId;
 use outbox_contract::backend::rules::leases::BucketRow;
+use outbox_contract::{Message, MessageId};
 
 outbox_store_sql::statements! {
     DEDUPLICATE = "deduplicate";
@@ -49,8 +49,11 @@ outbox_store_sql::statements! {
     LEASE_PUT = "lease_put";
     LEASE_RELAYS = "lease_relays";
     LEASE_ROWS = "lease_rows";
+    HANDLED_FORGET = "handled_forget";
     MAINTAIN_AUDIT = "maintain_audit";
+    MAINTAIN_CONSUMER = "maintain_consumer";
     MAINTAIN_HANDLED = "maintain_handled";
+    MAINTAIN_LATEST = "maintain_latest";
     MAINTAIN_NEXT_DUE = "maintain_next_due";
     MAINTAIN_RELAYS = "maintain_relays";
     NOW = "now";
@@ -96,6 +99,24 @@ pub(crate) fn rows(rows: &[RowId]) -> String {
 /// Ids as a JSON array of hexadecimal digits, for `json_table`.
 pub(crate) fn ids(ids: impl IntoIterator<Item = MessageId>) -> String {
     list(ids, |json, id| write!(json, "\"{:X}\"", id.as_uuid().simple()))
+}
+
+/// Messages as a JSON array of arrays for `json_table`: id, topic and, if there is one, key of each, in hexadecimal digits.
+pub(crate) fn handled<'m>(messages: impl IntoIterator<Item = &'m Message>) -> String {
+    let hex = |json: &mut String, bytes: &[u8]| bytes.iter().try_for_each(|byte| write!(json, "{byte:02X}"));
+    list(messages, |json, message| {
+        write!(json, "[\"{:X}\",\"", message.id.as_uuid().simple())?;
+        hex(json, message.topic.as_str().as_bytes())?;
+        match &message.key {
+            Some(key) => {
+                json.push_str("\",\"");
+                hex(json, key.as_str().as_bytes())?;
+                json.push_str("\"]");
+            }
+            None => json.push_str("\"]"),
+        }
+        Ok(())
+    })
 }
 
 /// Relays as a JSON array of hexadecimal digits, for `json_table`.

@@ -256,9 +256,11 @@ create table outbox_handled (
     handled_at bigint not null default (date_part('epoch', clock_timestamp()) * 1000000)::bigint,
     id          uuid not null,
     consumer    text not null,
+    topic       text not null,
+    key         text,
     constraint outbox_handled_pkey primary key (consumer, id)
 ) with (autovacuum_analyze_threshold = 10000);
 
-create index outbox_handled_at on outbox_handled (handled_at);
+create index outbox_handled_at on outbox_handled (consumer, handled_at);
 
 insert into outbox_schema (version, name) values (1, 'tables');

@@ -220,9 +220,59 @@ begin
     return appended;
 end $$;
 
+-- The instant up to which ids of a consumer can be removed: the rule of the contract, which counts the retention only while the consumer handles
+-- messages. It walks back from the latest id in eighths of the retention; an absence lies between two of them, and takes none.
+create function outbox_handled_cut(of_consumer text, now bigint, kept bigint, max_age bigint) returns bigint
+    language plpgsql stable set search_path from current
+    as $$
+declare
+    at bigint := now;
+begin
+    for part in 1 .. 8 loop
+        select max(h.handled_at) - kept / 8 into at from outbox_handled h where h.consumer = of_consumer and h.handled_at <= at;
+        exit when at is null or at <= now - max_age;
+    end loop;
+    -- Ignores a null.
+    return greatest(at, now - max_age);
+end $$;
+
+-- Removes ids of handled messages that are over their time, of each consumer the oldest first. Returns their number.
+create function outbox_expire_handled(most integer, now bigint, kept bigint, max_age bigint) returns bigint
+    language plpgsql set search_path from current
+    as $$
+declare
+    consumer_at text := '';
+    oldest bigint;
+    cut bigint;
+    done bigint;
+    removed bigint := 0;
+begin
+    while removed < most loop
+        select h.consumer, h.handled_at into consumer_at, oldest
+        from outbox_handled h
+        where h.consumer > consumer_at
+        order by h.consumer, h.handled_at
+        limit 1;
+        exit when not found;
+        if oldest <= now - kept then
+            cut := outbox_handled_cut(consumer_at, now, kept, max_age);
+            delete from outbox_handled a
+            where a.ctid = any(array(
+                select o.ctid
+                from outbox_handled o
+                where o.consumer = consumer_at and o.handled_at <= cut
+                order by o.handled_at
+                limit most - removed));
+            get diagnostics done = row_count;
+            removed := removed + done;
+        end if;
+    end loop;
+    return removed;
+end $$;
+
 -- One round of maintenance. Each part first checks whether there is anything to do: an idle round
 -- is this one statement. Spans are microseconds; a null history_kept skips the history.
-create function outbox_maintain(most integer, history_kept bigint, handled_ids_kept bigint, relays_kept bigint,
+create function outbox_maintain(most integer, history_kept bigint, handled_ids_kept bigint, handled_ids_max_age bigint, relays_kept bigint,
                                 out promoted integer, out history_removed bigint, out handled_ids_removed bigint, out relays_removed bigint,
                                 out next_due bigint)
     language plpgsql set search_path from current
@@ -233,7 +283,6 @@ declare
 begin
     promoted := 0;
     history_removed := 0;
-    handled_ids_removed := 0;
     relays_removed := 0;
     select min(s.due_at) into first_due from outbox_scheduled s;
     if first_due <= now then
@@ -255,12 +304,7 @@ begin
         where h.ctid = any(array(select o.ctid from outbox_history_rest o where o.delivered_at < now - history_kept limit most));
         get diagnostics history_removed = row_count;
     end if;
-    if exists (select from outbox_handled a where a.handled_at < now - handled_ids_kept) then
-        delete from outbox_handled a
-        where a.ctid = any(array(
-            select o.ctid from outbox_handled o where o.handled_at < now - handled_ids_kept order by o.handled_at limit most));
-        get diagnostics handled_ids_removed = row_count;
-    end if;
+    handled_ids_removed := outbox_expire_handled(most, now, handled_ids_kept, handled_ids_max_age);
     if exists (
         select from outbox_relay r
         where r.expires_at < now - relays_kept or r.expires_at > now + 2 * r.lasts + relays_kept

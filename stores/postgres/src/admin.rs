@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use outbox_contract::admin::{
-    Actor, AuditEntry, Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, OutboxId, Ownership, RouteStatus,
-    TopicFigures,
+    Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, MAX_BYTES_PER_CALL, OutboxId, Ownership,
+    RouteStatus, TopicFigures,
 };
 use outbox_contract::backend::{Archive, AuditNote, Death, KeyOperation, Listed, Steered, View, requeued};
 use outbox_contract::{
@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 use crate::error::store_error;
 use crate::fetch::number;
+use crate::handled;
 use crate::identity;
 use crate::row::raw;
 use crate::store::PostgresStore;
@@ -298,6 +299,16 @@ impl Admin for PostgresStore {
 
     async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError> {
         self.figures(route).await
+    }
+
+    async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        const OPERATION: &str = "count_handled";
+        let row = self.ask(OPERATION, handled::count(self.sql(), filter)).await?;
+        row.try_get::<i64, _>(0).map(i64::unsigned_abs).map_err(|error| store_error(OPERATION, error))
+    }
+
+    async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        self.change("forget", handled::forget(self.sql(), filter)).await
     }
 }
 

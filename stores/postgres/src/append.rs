@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use outbox_contract::{AppendError, Outgoing};
+use outbox_contract::{AppendError, DueTime, Outgoing};
 use sha2::{Digest, Sha256};
 use sqlx::postgres::PgConnection;
 
@@ -74,8 +74,7 @@ pub(crate) async fn append(
     for outgoing in messages {
         outgoing.message.validate()?;
     }
-    let (due_later, at_once): (Vec<_>, Vec<_>) =
-        messages.iter().partition(|outgoing| outgoing.due_at.is_some());
+    let (due_later, at_once): (Vec<_>, Vec<_>) = messages.iter().partition(|outgoing| outgoing.due.is_some());
     let failed = |error| AppendError::from(store_error("append", error));
     match at_once[..] {
         [] => {}
@@ -151,9 +150,10 @@ async fn schedule(
     messages: &[&Outgoing],
 ) -> Result<(), sqlx::Error> {
     let columns = Columns::of(messages);
-    let due_at = |outgoing: &&Outgoing| outgoing.due_at.unwrap_or_default().as_micros();
+    let due = |outgoing: &&Outgoing| outgoing.due.map(DueTime::as_micros).unwrap_or_default();
+    let (due, by_clock): (Vec<i64>, Vec<bool>) = messages.iter().map(due).unzip();
     sql.query(&sql.schedule)
-        .bind(messages.iter().map(due_at).collect::<Vec<_>>())
+        .bind(due)
         .bind(columns.ids)
         .bind(columns.routes)
         .bind(columns.topics)
@@ -164,6 +164,7 @@ async fn schedule(
         .bind(columns.headers)
         .bind(columns.payloads)
         .bind(columns.occurred_at)
+        .bind(by_clock)
         .execute(connection)
         .await?;
     Ok(())

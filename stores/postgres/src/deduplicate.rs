@@ -132,6 +132,8 @@ async fn ask(
         .query(&sql.deduplicate_one)
         .bind(consumer.as_str())
         .bind(id)
+        .bind(message.topic.as_str())
+        .bind(message.key.as_ref().map(|key| key.as_str()))
         .fetch_optional(&mut *connection)
         .await?;
     Ok(if noted.is_some() { Dedup::New } else { Dedup::Duplicate })

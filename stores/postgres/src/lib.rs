@@ -11,6 +11,7 @@ mod due;
 mod error;
 mod fetch;
 mod figures;
+mod handled;
 mod identity;
 mod lease;
 mod line;

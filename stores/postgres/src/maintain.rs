@@ -32,6 +32,7 @@ pub(crate) async fn maintain(
         .bind(most)
         .bind(options.history.map(micros))
         .bind(micros(options.handled_ids_kept))
+        .bind(micros(options.handled_ids_max_age))
         .bind(micros(RELAYS_KEPT))
         .fetch_one(&mut *connection)
         .await?;

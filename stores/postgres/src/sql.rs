@@ -65,6 +65,8 @@ statements! {
     fence
     fetch
     give_back
+    handled_count
+    handled_forget
     hold
     identity
     identity_first

@@ -304,8 +304,12 @@ create table outbox_handled (
     number      integer primary key,
     consumer    text not null,
     id          blob not null,
-    handled_at integer not null,
+    handled_at  integer not null,
+    topic       text not null,
+    key         text,
     unique (consumer, id)
 );
+
+create index outbox_handled_at on outbox_handled (consumer, handled_at);
 
 insert into outbox_schema (version, name) values (1, 'create');

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use outbox_contract::admin::{
-    Actor, AuditEntry, Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, OutboxId, Ownership, RouteStatus,
-    TopicFigures,
+    Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, MAX_BYTES_PER_CALL, OutboxId, Ownership,
+    RouteStatus, TopicFigures,
 };
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::{Archive, AuditNote, Death, KeyOperation, Listed, Steered, View};
@@ -21,6 +21,7 @@ use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteRow, SqliteTransaction};
 
 use crate::deduplicate::id_list;
 use crate::error::store_error;
+use crate::handled;
 use crate::lease::now;
 use crate::requeue::{self, chosen};
 use crate::row::raw;
@@ -267,6 +268,16 @@ impl Admin for SqliteStore {
     async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError> {
         let topics = figures::topics(&self.pools().reads, route, self.options().counting_limit).await;
         topics.map_err(|error| store_error("topics", error))
+    }
+
+    async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        let count = |row: &SqliteRow| row.try_get::<i64, _>(0).map(Some);
+        let counted = self.look("count_handled", handled::count(filter), count).await?;
+        Ok(counted.first().copied().unwrap_or_default().unsigned_abs())
+    }
+
+    async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        self.change("forget", handled::forget(filter)).await
     }
 }
 

@@ -6,13 +6,13 @@
 
 use std::sync::LazyLock;
 
-use outbox_contract::Outgoing;
+use outbox_contract::{DueTime, Outgoing};
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection};
 
 use crate::sql;
 
-/// Maximum number of rows in one statement; with 12 values each, a tenth of SQLite's limit.
+/// Maximum number of rows in one statement; with 13 values each, a tenth of SQLite's limit.
 const MAX_ROWS: usize = 256;
 
 /// Statements for 1, 2, 4, ... 256 rows: any number of messages takes few of them, and a connection
@@ -23,10 +23,10 @@ static APPEND: LazyLock<Statements> = LazyLock::new(|| Statements::of(sql::APPEN
 static SCHEDULE: LazyLock<Statements> = LazyLock::new(|| Statements::of(sql::SCHEDULE));
 
 impl Statements {
-    /// Repeats the last group of values of a statement for one row.
+    /// Repeats the last group of values, on a line of its own, of a statement for one row.
     fn of(single: &str) -> Self {
         let single = single.trim_end();
-        let (head, row) = single.split_at(single.rfind('(').unwrap_or(single.len()));
+        let (head, row) = single.split_at(single.rfind("\n    (").map_or(single.len(), |line| line + 5));
         Self(std::array::from_fn(|power| format!("{head}{}", vec![row; 1 << power].join(", "))))
     }
 
@@ -42,8 +42,7 @@ pub(crate) async fn append(
     connection: &mut SqliteConnection,
     messages: &[Outgoing],
 ) -> Result<(), sqlx::Error> {
-    let (due_later, at_once): (Vec<_>, Vec<_>) =
-        messages.iter().partition(|outgoing| outgoing.due_at.is_some());
+    let (due_later, at_once): (Vec<_>, Vec<_>) = messages.iter().partition(|outgoing| outgoing.due.is_some());
     write(connection, &APPEND, &at_once).await?;
     write(connection, &SCHEDULE, &due_later).await
 }
@@ -79,8 +78,8 @@ fn bind_row<'q>(
         .bind(message.headers.to_bytes())
         .bind(&*message.payload)
         .bind(message.occurred_at.as_micros());
-    match outgoing.due_at {
-        Some(due_at) => query.bind(due_at.as_micros()),
+    match outgoing.due.map(DueTime::as_micros) {
+        Some((micros, by_clock)) => query.bind(micros).bind(by_clock),
         None => query,
     }
 }
@@ -95,7 +94,7 @@ mod tests {
             let (statement, taken) = APPEND.for_most_of(rows);
             assert_eq!(taken, takes);
             assert_eq!(statement.matches('?').count(), 11 * takes);
-            assert_eq!(SCHEDULE.for_most_of(rows).0.matches('?').count(), 12 * takes);
+            assert_eq!(SCHEDULE.for_most_of(rows).0.matches('?').count(), 13 * takes);
         }
     }
 }

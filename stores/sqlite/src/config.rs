@@ -22,10 +22,14 @@ pub struct SqliteOptions {
     pub history: Option<Duration>,
     /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the
     /// longest time between a message's first publishing and its settlement, an outage of the
-    /// database included.
+    /// database included. Time in which the consumer handles nothing does not count: an absence, however
+    /// long, takes an eighth of the retention at most.
     pub handled_ids_kept: Duration,
     /// Retention of the record of admin operations. Default 90 days.
     pub audit_kept: Duration,
+    /// Maximum age of the ids that a consumer has handled, also of one that handles nothing any more.
+    /// Default 90 days; at least `handled_ids_kept`.
+    pub handled_ids_max_age: Duration,
     /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least
     /// 10,000.
     pub counting_limit: u32,
@@ -60,6 +64,7 @@ impl Default for SqliteOptions {
             history: None,
             handled_ids_kept: Duration::from_secs(7 * 24 * 3600),
             audit_kept: Duration::from_secs(90 * 24 * 3600),
+            handled_ids_max_age: Duration::from_secs(90 * 24 * 3600),
             counting_limit: 100_000,
             busy_timeout: Duration::from_secs(4),
             connections: 8,
@@ -80,6 +85,12 @@ impl SqliteOptions {
             problems.push(format!(
                 "sqlite.handled_ids_kept is {:?}; a repeat that comes later would be handled twice: at least 60s",
                 self.handled_ids_kept
+            ));
+        }
+        if self.handled_ids_max_age < self.handled_ids_kept {
+            problems.push(format!(
+                "sqlite.handled_ids_max_age is {:?}, less than handled_ids_kept ({:?}); raise it, or lower the other",
+                self.handled_ids_max_age, self.handled_ids_kept
             ));
         }
         if self.counting_limit < 10_000 {
@@ -112,13 +123,14 @@ mod tests {
     fn every_problem_is_reported_at_once() {
         let options = SqliteOptions {
             history: Some(Duration::ZERO),
-            handled_ids_kept: Duration::ZERO,
             audit_kept: Duration::ZERO,
+            handled_ids_kept: Duration::from_secs(1),
+            handled_ids_max_age: Duration::ZERO,
             counting_limit: 1,
             busy_timeout: Duration::ZERO,
             connections: 0,
             durability: Durability::ProcessEnd,
         };
-        assert_eq!(options.problems().len(), 5);
+        assert_eq!(options.problems().len(), 6);
     }
 }

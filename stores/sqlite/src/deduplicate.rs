@@ -61,7 +61,7 @@ async fn note(
 ) -> Result<Vec<Dedup>, sqlx::Error> {
     let rows = sqlx::query(sql::DEDUPLICATE)
         .bind(consumer.as_str())
-        .bind(id_list(messages.iter().map(|message| message.id)))
+        .bind(names(messages))
         .fetch_all(connection)
         .await?;
     let mut new = HashSet::with_capacity(rows.len());
@@ -115,6 +115,15 @@ pub(crate) async fn is_handled(
     id: MessageId,
 ) -> Result<bool, sqlx::Error> {
     is_noted(&mut *pool.acquire().await?, consumer, id).await
+}
+
+/// Messages as a JSON array: id, topic and key of each.
+fn names(messages: &[&Message]) -> String {
+    let name = |message: &&Message| {
+        let id = format!("{:X}", message.id.as_uuid().simple());
+        serde_json::json!([id, message.topic.as_str(), message.key.as_ref().map(|key| key.as_str())])
+    };
+    serde_json::Value::from_iter(messages.iter().map(name)).to_string()
 }
 
 /// Ids as a JSON array of hexadecimal digits, in the format of SQLite's `hex`.

@@ -9,6 +9,7 @@ use sqlx::Row;
 use sqlx::sqlite::SqlitePool;
 
 use crate::config::SqliteOptions;
+use crate::handled;
 use crate::lease::now;
 use crate::sql;
 
@@ -30,8 +31,8 @@ pub(crate) async fn maintain(
     if let Some(kept) = options.history {
         maintained.history_removed = remove(sql::MAINTAIN_HISTORY, kept).await?;
     }
-    maintained.handled_ids_removed = remove(sql::MAINTAIN_HANDLED, options.handled_ids_kept).await?;
     maintained.audit_removed = remove(sql::MAINTAIN_AUDIT, options.audit_kept).await?;
+    maintained.handled_ids_removed = handled::expire(pool, options, limit).await?;
     maintained.relays_removed = remove(sql::MAINTAIN_RELAYS, RELAYS_KEPT).await?;
     let most = [
         promoted,

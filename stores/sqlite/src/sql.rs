@@ -46,8 +46,12 @@ outbox_store_sql::statements! {
     LEASE_PUT = "lease_put";
     LEASE_RELAYS = "lease_relays";
     LEASE_ROWS = "lease_rows";
+    HANDLED_COUNT = "handled_count";
+    HANDLED_FORGET = "handled_forget";
     MAINTAIN_AUDIT = "maintain_audit";
+    MAINTAIN_CONSUMER = "maintain_consumer";
     MAINTAIN_HANDLED = "maintain_handled";
+    MAINTAIN_LATEST = "maintain_latest";
     MAINTAIN_HISTORY = "maintain_history";
     MAINTAIN_NEXT_DUE = "maintain_next_due";
     MAINTAIN_PROMOTE = "maintain_promote";

@@ -9,6 +9,7 @@ mod check;
 mod dashboard;
 mod edit;
 mod explain;
+mod forget;
 mod http;
 mod identity;
 mod keys;
@@ -72,6 +73,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Purge(select) => act::run(&app, act::Action::Purge, &select).await,
         Command::Replay(select) => act::run(&app, act::Action::Replay, &select).await,
         Command::Cancel(select) => act::run(&app, act::Action::Cancel, &select).await,
+        Command::Forget(args) => forget::run(&app, args).await,
         Command::Hold(select) => act_on_keys::run(&app, KeyOperation::Hold, &select).await,
         Command::Release(select) => act_on_keys::run(&app, KeyOperation::Release, &select).await,
         Command::Skip(select) => act_on_keys::run(&app, KeyOperation::Skip, &select).await,

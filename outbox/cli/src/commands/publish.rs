@@ -47,9 +47,7 @@ fn outgoing(args: PublishArgs) -> Result<Outgoing, Failed> {
         };
         message = message.with_header(name, value)?;
     }
-    let outgoing = Outgoing::from(message).by(args.route);
-    Ok(match args.due {
-        Some(due) => outgoing.due_at(due),
-        None => outgoing,
-    })
+    let mut outgoing = Outgoing::from(message).by(args.route);
+    outgoing.due = args.due;
+    Ok(outgoing)
 }

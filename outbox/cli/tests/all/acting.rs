@@ -62,6 +62,26 @@ fn a_new_identity_is_confirmed_and_stays() {
 }
 
 #[test]
+fn a_consumer_forgets_what_is_selected_and_nothing_without_a_confirmation() {
+    let outbox = Outbox::sqlite();
+    world::handle(&outbox, "invoices", &[("orders", "a"), ("orders", "b"), ("customers", "a")]);
+    let forget = |arguments: &[&str]| outbox.run(&[&["forget", "invoices"], arguments].concat());
+    forget(&[]).ends(USAGE).says("--all");
+    forget(&["--all", "--topic", "orders"]).ends(USAGE).says("cannot be used with");
+    let tried = forget(&["--topic", "orders", "--dry-run"]).ends(DONE).object();
+    assert_eq!(tried, json!({ "operation": "forget", "consumer": "invoices", "selected": 2 }));
+    forget(&["--topic", "orders"])
+        .ends(USAGE)
+        .says("make invoices forget 2 handled messages")
+        .says("add --yes");
+    assert_eq!(forget(&["--before", "1h", "--yes"]).ends(DONE).object()["done"], 0);
+    let done = forget(&["--topic", "orders", "--key", "a", "--since", "1h", "--yes"]).ends(DONE).object();
+    assert_eq!(done, json!({ "operation": "forget", "consumer": "invoices", "done": 1 }));
+    assert_eq!(outbox.run(&["forget", "nobody", "--all", "-y"]).ends(DONE).object()["done"], 0);
+    assert_eq!(forget(&["--all", "--yes"]).ends(DONE).object()["done"], 2);
+}
+
+#[test]
 fn nothing_is_removed_without_a_confirmation() {
     let (outbox, ids) = with_dead_letters(2);
     let refused = "no terminal is there to confirm it; add --yes";

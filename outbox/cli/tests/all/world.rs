@@ -10,7 +10,7 @@ use outbox::backend::{
 use outbox::error::Failure;
 use outbox::memory::MemoryTransport;
 use outbox::sqlite::{SqliteOptions, SqliteStore};
-use outbox::{Exhausted, Relay, RetryPolicy, Route, Store};
+use outbox::{Consumer, Exhausted, Message, Relay, RetryPolicy, Route, Store, Topic, Transactional};
 
 use crate::outbox::{Outbox, PATIENCE};
 
@@ -99,6 +99,19 @@ pub(crate) fn lease(outbox: &Outbox, label: &str) -> (String, String) {
         assert_eq!(leased.leases.len(), 256);
     });
     (relay.to_string(), label.to_owned())
+}
+
+/// Lets a consumer handle one message of each topic and key.
+pub(crate) fn handle(outbox: &Outbox, consumer: &str, messages: &[(&str, &str)]) {
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let store = SqliteStore::open(&outbox.store["sqlite:".len()..]).await.unwrap();
+        let mut tx = store.begin().await.unwrap();
+        for (topic, key) in messages {
+            let message = Message::new(Topic::new(topic).unwrap(), "order.placed").with_key(key).unwrap();
+            store.deduplicate(&mut tx, &Consumer::new(consumer).unwrap(), &[&message]).await.unwrap();
+        }
+        store.commit(tx).await.into_result().unwrap();
+    });
 }
 
 /// Opens a store of any kind; a history is kept.

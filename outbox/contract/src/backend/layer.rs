@@ -11,7 +11,7 @@ use futures_core::stream::BoxStream;
 
 use super::{Archive, Frontier, KeyOperation, Listed, OpenWriters, Steered, StripeMarks, View};
 use crate::admin::{
-    Actor, Admin, AuditEntry, Edit, FailingKey, Filter, Ownership, RouteStatus, TopicFigures,
+    Actor, Admin, AuditEntry, Edit, FailingKey, Filter, HandledFilter, Ownership, RouteStatus, TopicFigures,
 };
 use crate::backend::{
     Backlog, Blame, BucketSet, Committed, Dedup, Deliveries, Due, DueRequest, FetchRequest, Fetched,
@@ -373,6 +373,8 @@ calls! {
         Ownership ownership(route: &Route) -> Ownership;
         Routes routes() -> Vec<RouteStatus>;
         Topics topics(route: &Route) -> Vec<TopicFigures>;
+        CountHandled count_handled(filter: &HandledFilter) -> u64;
+        Forget forget(filter: &HandledFilter) -> u64;
     }
     transactional {
         Begin begin() -> Result<TxOf<'static, Self>, StoreError>;

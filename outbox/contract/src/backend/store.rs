@@ -162,7 +162,8 @@ pub trait Store: Admin {
     /// append, and removes expired data.
     ///
     /// - *Effect*: at most `limit` rows of each kind, in order, in short transactions; harmless if
-    ///   two relays do it at once.
+    ///   two relays do it at once. Ids of handled messages are removed by the rule of
+    ///   [`retention`](super::rules::retention), of each consumer the oldest first.
     /// - *Ordering*: due messages in the order of their due time, then of their scheduling.
     ///   *Errors*: `Unavailable`: part of the work may be done.
     /// - *Cancellation*: safe. *Repeat*: does the next part.

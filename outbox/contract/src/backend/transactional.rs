@@ -113,7 +113,7 @@ pub trait Transactional: Store {
     ///   the same call; messages after that may be `New` as well. The caller must not let a message
     ///   pass a waiting one.
     /// - *Units and limits*: one round trip where the driver can; the id is kept for the store's
-    ///   retention, 7 days by default.
+    ///   retention, 7 days by default, by the rule of [`retention`](super::rules::retention).
     /// - *Errors*: `Conflict` if another transaction handles one of them now, or if the database
     ///   reports one: retry from the beginning. A conflict is never reported as a duplicate: only
     ///   committed evidence is one.

@@ -2,6 +2,7 @@
 
 extern crate outbox_contract as outbox;
 
+mod forgetting;
 mod inbox;
 mod pool;
 mod promises;

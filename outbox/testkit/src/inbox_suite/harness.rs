@@ -56,10 +56,10 @@ pub trait InboxHarness: StoreHarness {
     /// each test.
     fn effects(&self) -> impl Future<Output = Self::Effects> + Send;
 
-    /// Retention of handled ids, if the test can let that much time pass with
+    /// Maximum age of handled ids, if the test can let that much time pass with
     /// [`advance`](StoreHarness::advance). None: it can't, as with a real clock. Then the suite
     /// does not test that ids are forgotten at last.
-    fn handled_ids_kept(&self) -> Option<Duration> {
+    fn handled_ids_max_age(&self) -> Option<Duration> {
         None
     }
 }

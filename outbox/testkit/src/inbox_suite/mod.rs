@@ -46,7 +46,7 @@ pub async fn run<H: InboxHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
         return;
     }
     let harness = <H as StoreHarness>::fresh().await;
-    let most = MAX_TIME + harness.handled_ids_kept().unwrap_or_default() * 2;
+    let most = MAX_TIME + harness.handled_ids_max_age().unwrap_or_default() * 2;
     suite::within(most, name, test(&harness)).await;
 }
 
@@ -138,6 +138,7 @@ macro_rules! __inbox_properties {
             retention {
                 a_repeat_is_known_after_the_store_was_cleaned_up
                 ids_are_forgotten_when_their_time_is_over
+                what_is_forgotten_is_handled_once_more
             }
         }
     };

@@ -55,6 +55,20 @@ pub trait StoreHarness: Send + Sync + Sized + 'static {
         async { false }
     }
 
+    /// Makes every handled id older by this much, as if that time had passed with nothing handled.
+    /// By default lets the time pass, which takes days against a real database: there, set back the
+    /// times in its table. In paused time, allow for it with [`max_time`](Self::max_time).
+    fn age_handled_ids(&self, by: Duration) -> impl Future<Output = ()> + Send {
+        self.advance(by)
+    }
+
+    /// Returns the time limit after which a single test counts as hanging, by tokio's clock: three
+    /// minutes by default. In paused time, where a test that waits for nothing reaches any limit at
+    /// once, a year leaves room for [`age_handled_ids`](Self::age_handled_ids).
+    fn max_time(&self) -> Duration {
+        Duration::from_secs(180)
+    }
+
     /// Returns the reason why this store can't be tested here (the address of its server is not
     /// set). None: it can. A skipped test reports the reason; with `REQUIRE_BACKENDS=1` in the
     /// environment it fails instead.

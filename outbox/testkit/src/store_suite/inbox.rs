@@ -13,12 +13,16 @@ use super::support::{
     LATER, LONG, MAX_ATTEMPTS, Relay, back_off, message, messages, prepared, stored_ids, write,
 };
 
-fn consumer(name: &str) -> Consumer {
+pub(super) fn consumer(name: &str) -> Consumer {
     Consumer::new(name).expect("a consumer of the suite is valid")
 }
 
 /// Deduplicates in a transaction of its own that commits; restarts it on a conflict.
-async fn deduplicate<S: Transactional>(store: &S, consumer: &Consumer, messages: &[&Message]) -> Vec<Dedup> {
+pub(super) async fn deduplicate<S: Transactional>(
+    store: &S,
+    consumer: &Consumer,
+    messages: &[&Message],
+) -> Vec<Dedup> {
     for _ in 0..MAX_ATTEMPTS {
         match try_deduplicate(store, consumer, messages).await {
             Ok(handled_ids) => return handled_ids,
@@ -45,7 +49,7 @@ async fn try_deduplicate<S: Transactional>(
     }
 }
 
-async fn is_handled<S: Transactional>(store: &S, consumer: &Consumer, message: &Message) -> bool {
+pub(super) async fn is_handled<S: Transactional>(store: &S, consumer: &Consumer, message: &Message) -> bool {
     store.is_handled(consumer, message.id).await.expect("the question is answered")
 }
 

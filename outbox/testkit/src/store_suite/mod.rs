@@ -18,6 +18,7 @@ pub mod due;
 pub mod failing;
 pub mod fence;
 pub mod fetch;
+pub mod handled;
 mod harness;
 pub mod identity;
 pub mod inbox;
@@ -32,15 +33,9 @@ pub mod stripes;
 mod support;
 pub mod upkeep;
 
-use std::time::Duration;
-
 pub use harness::{Capabilities, StoreHarness};
 
 use crate::suite;
-
-/// Time limit after which a single test counts as hanging. In paused time a test that waits for
-/// nothing reaches it at once.
-const MAX_TIME: Duration = Duration::from_secs(180);
 
 /// Runs one test of the suite on a fresh store. [`store_conformance!`](crate::store_conformance)
 /// expands to it.
@@ -54,7 +49,7 @@ pub async fn run<H: StoreHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
         return;
     }
     let harness = H::fresh().await;
-    suite::within(MAX_TIME, name, test(&harness)).await;
+    suite::within(harness.max_time(), name, test(&harness)).await;
 }
 
 /// Makes one `#[tokio::test]` of each property that a store must have, named after it.
@@ -260,6 +255,7 @@ macro_rules! __store_properties {
             schedule {
                 due_messages_join_in_the_order_of_their_due_times
                 nothing_joins_before_its_time
+                a_delay_is_counted_by_the_databases_clock
                 a_due_message_is_what_was_scheduled
                 a_due_message_stands_behind_what_was_committed_before
                 a_round_moves_no_more_than_its_limit
@@ -282,6 +278,14 @@ macro_rules! __store_properties {
                 a_message_goes_behind_those_that_are_parked_for_its_consumer
                 a_repeat_of_a_held_message_is_not_handled
                 a_handled_message_is_a_duplicate_even_when_others_wait
+            }
+            handled {
+                ids_outlive_the_absence_of_their_consumer
+                ids_have_a_maximum_age
+                a_forgotten_message_is_new_once_more
+                messages_are_forgotten_by_the_time_of_their_handling
+                a_forgotten_message_takes_its_turn
+                thousands_are_forgotten_call_by_call
             }
             identity {
                 programs_that_start_at_once_find_one_identity
@@ -343,7 +347,7 @@ mod tests {
 
     #[test]
     fn every_property_of_the_suite_is_in_the_list() {
-        let sources = sources! { "append" "order" "stripes" "fetch" "lease" "settle" "failing" "rules" "fence" "due" "operators" "dead_letters" "schedule" "inbox" "identity" "overview" "audit" "upkeep" };
+        let sources = sources! { "append" "order" "stripes" "fetch" "lease" "settle" "failing" "rules" "fence" "due" "operators" "dead_letters" "schedule" "inbox" "handled" "identity" "overview" "audit" "upkeep" };
         assert_listed(LISTED, sources);
     }
 }

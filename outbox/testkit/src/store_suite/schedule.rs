@@ -60,6 +60,33 @@ pub async fn nothing_joins_before_its_time<H: StoreHarness>(harness: &H) {
     assert_eq!(stored_ids(&relay.read().await), [soon.id]);
 }
 
+/// A delay is counted from the append by the database's clock: no other clock decides when the message
+/// is due. A delay beyond all time is never over.
+pub async fn a_delay_is_counted_by_the_databases_clock<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let (at_once, later, never) = (message("orders", "a"), message("orders", "b"), message("orders", "c"));
+    let hour = Duration::from_secs(3_600);
+    let delayed = |message: &Message, delay| Outgoing::from(message.clone()).after(delay);
+    let before = database_now(&store).await;
+    write(
+        &*store,
+        [delayed(&never, Duration::MAX), delayed(&later, hour), delayed(&at_once, Duration::ZERO)],
+    )
+    .await;
+    let after = database_now(&store).await;
+    let listed = store.scheduled(&Filter::all_routes()).await.expect("scheduled messages are listed");
+    assert_eq!(ids(listed.iter().map(|(_, message)| message)), [at_once.id, later.id, never.id]);
+    let due = [listed[0].0, listed[1].0];
+    assert!(before <= due[0] && due[0] <= after, "due at once, between {before} and {after}: {due:?}");
+    assert!(
+        before.plus(hour) <= due[1] && due[1] <= after.plus(hour),
+        "due in an hour, after {before} to {after}: {due:?}"
+    );
+    assert_eq!(maintain(&*store, 100).await.promoted, 1, "the one without a delay is due");
+    let relay = Relay::start(&store).await;
+    assert_eq!(stored_ids(&relay.read().await), [at_once.id]);
+}
+
 /// A message that was due in the past when it was scheduled joins at the next round, unchanged in
 /// every field.
 pub async fn a_due_message_is_what_was_scheduled<H: StoreHarness>(harness: &H) {

@@ -233,6 +233,10 @@ impl StoreHarness for WithoutFaults {
         Arc::clone(&self.0)
     }
 
+    fn max_time(&self) -> Duration {
+        Duration::from_secs(366 * 24 * 3_600)
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities::default().with_migrations(false)
     }

@@ -7,8 +7,8 @@ use std::panic::AssertUnwindSafe;
 use crate::broken_store::{Broken, Bug};
 use futures_util::FutureExt;
 use outbox_testkit::store_suite::{
-    append, dead_letters, due, failing, fence, fetch, identity, inbox, lease, operators, order, settle,
-    stripes, upkeep,
+    append, dead_letters, due, failing, fence, fetch, handled, identity, inbox, lease, operators, order,
+    schedule, settle, stripes, upkeep,
 };
 
 /// Whether a test of the suite fails on the store with this bug. It must pass on the same store
@@ -46,6 +46,8 @@ catches! { fresh_with:
         CutsPayloads, append::a_large_payload_is_kept;
     the_suite_catches_a_schedule_that_is_forgotten:
         IgnoresDueTime, append::a_scheduled_message_is_not_fetched_before_it_is_due;
+    the_suite_catches_a_delay_by_the_clock_of_the_sender:
+        DelaysByTheSendersClock, schedule::a_delay_is_counted_by_the_databases_clock;
     the_suite_catches_a_writer_that_overtakes_another_of_its_key:
         WritesAtCommit, order::a_second_writer_of_a_key_does_not_overtake_the_first;
     the_suite_catches_writers_out_of_order_under_load:
@@ -116,6 +118,22 @@ catches! { fresh_with:
         FencesNothing, fence::a_stored_message_that_others_have_finished_is_found_out;
     the_suite_catches_a_fence_that_does_not_last:
         FencesForAMoment, fence::what_is_handled_behind_a_fence_is_not_finished_by_others;
+    the_suite_catches_ids_that_are_removed_while_their_consumer_is_away:
+        ForgetsEarly, handled::ids_outlive_the_absence_of_their_consumer;
+    the_suite_catches_ids_of_consumers_that_are_gone_for_ever:
+        RemembersTheGone, handled::ids_have_a_maximum_age;
+    the_suite_catches_ids_that_are_not_forgotten:
+        CountsAndForgetsNothing, handled::a_forgotten_message_is_new_once_more;
+    the_suite_catches_other_consumers_that_forget_too:
+        ForgetsOfEverybody, handled::a_forgotten_message_is_new_once_more;
+    the_suite_catches_other_topics_and_keys_that_are_forgotten_too:
+        ForgetsWholeConsumers, handled::a_forgotten_message_is_new_once_more;
+    the_suite_catches_messages_that_are_forgotten_whenever_they_were_handled:
+        ForgetsAtAnyTime, handled::messages_are_forgotten_by_the_time_of_their_handling;
+    the_suite_catches_a_forgotten_message_that_is_held_to_its_old_place:
+        RemembersTheOrder, handled::a_forgotten_message_takes_its_turn;
+    the_suite_catches_a_forgotten_message_that_passes_others:
+        PassesBacklog, handled::a_forgotten_message_takes_its_turn;
     the_suite_catches_an_election_that_everybody_wins:
         ElectsEverybody, upkeep::one_relay_is_elected_until_its_time_is_over;
     the_suite_catches_a_route_that_is_forgotten_when_nobody_serves_it:

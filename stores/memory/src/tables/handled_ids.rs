@@ -1,10 +1,12 @@
 //! Ids of the messages that a consumer has handled.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
+use outbox_contract::admin::HandledFilter;
+use outbox_contract::backend::rules::retention::HandledIdsCut;
 use outbox_contract::backend::{Dedup, Stored};
-use outbox_contract::{Consumer, Message, MessageId, Route, Timestamp, inbox_route};
+use outbox_contract::{Consumer, Key, Message, MessageId, Route, Timestamp, Topic, inbox_route};
 
 use super::Tables;
 use crate::transaction::Written;
@@ -12,47 +14,114 @@ use crate::transaction::Written;
 /// The ids of handled messages, and when.
 #[derive(Debug)]
 pub(super) struct HandledIds {
-    /// Only looked up, never walked.
-    ids: HashMap<Consumer, HashSet<MessageId>>,
-    /// In the order of commits.
-    by_time: VecDeque<(Timestamp, Consumer, MessageId)>,
+    consumers: BTreeMap<Consumer, OfConsumer>,
+    /// Number of ids recorded so far.
+    recorded: u64,
     kept: Duration,
+    max_age: Duration,
+}
+
+/// What one consumer has handled.
+#[derive(Debug, Default)]
+struct OfConsumer {
+    /// Only looked up, never walked.
+    ids: HashSet<MessageId>,
+    /// In the order of commits.
+    by_time: BTreeMap<(Timestamp, u64), (MessageId, Topic, Option<Key>)>,
+}
+
+impl OfConsumer {
+    /// Removes those that are chosen, the oldest first. Returns their number.
+    fn remove(&mut self, chosen: &[(Timestamp, u64)]) -> u64 {
+        for at in chosen {
+            if let Some((id, ..)) = self.by_time.remove(at) {
+                self.ids.remove(&id);
+            }
+        }
+        chosen.len() as u64
+    }
+
+    /// The instant up to which ids can be removed now.
+    fn cut(&self, mut cut: HandledIdsCut) -> Option<Timestamp> {
+        let ((oldest, _), _) = self.by_time.first_key_value()?;
+        if !cut.is_due(*oldest) {
+            return None;
+        }
+        while let Some(at) = cut.look() {
+            cut.found(self.by_time.range(..=(at, u64::MAX)).next_back().map(|((at, _), _)| *at));
+        }
+        Some(cut.cut())
+    }
+
+    fn selected<'s>(&'s self, filter: &'s HandledFilter) -> impl Iterator<Item = (Timestamp, u64)> + 's {
+        let selects = |((at, _), (_, topic, key)): &(&(Timestamp, u64), &(MessageId, Topic, Option<Key>))| {
+            filter.selects(topic, key.as_ref(), *at)
+        };
+        self.by_time.iter().filter(selects).map(|(at, _)| *at)
+    }
 }
 
 impl HandledIds {
-    pub(super) fn new(kept: Duration) -> Self {
-        Self { ids: HashMap::new(), by_time: VecDeque::new(), kept }
+    pub(super) fn new(kept: Duration, max_age: Duration) -> Self {
+        Self { consumers: BTreeMap::new(), recorded: 0, kept, max_age }
     }
 
-    pub(super) fn add(&mut self, consumer: Consumer, id: MessageId, now: Timestamp) {
-        if self.ids.entry(consumer.clone()).or_default().insert(id) {
-            self.by_time.push_back((now, consumer, id));
+    pub(super) fn add(
+        &mut self,
+        (consumer, id): (Consumer, MessageId),
+        (topic, key): (Topic, Option<Key>),
+        now: Timestamp,
+    ) {
+        let of = self.consumers.entry(consumer).or_default();
+        if of.ids.insert(id) {
+            self.recorded += 1;
+            of.by_time.insert((now, self.recorded), (id, topic, key));
         }
     }
 
     pub(super) fn contains(&self, consumer: &Consumer, id: MessageId) -> bool {
-        self.ids.get(consumer).is_some_and(|ids| ids.contains(&id))
+        self.consumers.get(consumer).is_some_and(|of| of.ids.contains(&id))
     }
 
     pub(super) fn len(&self) -> usize {
-        self.by_time.len()
+        self.consumers.values().map(|of| of.by_time.len()).sum()
     }
 
-    /// Removes what is over its time, the oldest first. Says how many, and whether there is more.
+    /// Removes what is over its time, the oldest of each consumer first. Says how many, and whether there is more.
     pub(super) fn expire(&mut self, limit: usize, now: Timestamp) -> (u64, bool) {
-        let mut removed = 0;
-        while self.by_time.front().is_some_and(|(at, ..)| at.plus(self.kept) <= now) {
-            if removed == limit {
-                return (removed as u64, true);
+        let mut left = limit;
+        for of in self.consumers.values_mut() {
+            let Some(cut) = of.cut(HandledIdsCut::new(now, self.kept, self.max_age)) else { continue };
+            let over: Vec<_> = of
+                .by_time
+                .range(..=(cut, u64::MAX))
+                .map(|(at, _)| *at)
+                .take(left.saturating_add(1))
+                .collect();
+            if over.len() > left {
+                of.remove(&over[..left]);
+                return (limit as u64, true);
             }
-            if let Some((_, consumer, id)) = self.by_time.pop_front()
-                && let Some(ids) = self.ids.get_mut(&consumer)
-            {
-                ids.remove(&id);
-                removed += 1;
-            }
+            left -= over.len();
+            of.remove(&over);
         }
-        (removed as u64, false)
+        self.consumers.retain(|_, of| !of.by_time.is_empty());
+        ((limit - left) as u64, false)
+    }
+}
+
+impl Tables {
+    /// Counts what a consumer has handled.
+    pub(crate) fn count_handled(&self, filter: &HandledFilter) -> u64 {
+        let of = self.handled_ids.consumers.get(&filter.consumer);
+        of.map_or(0, |of| of.selected(filter).count()) as u64
+    }
+
+    /// Forgets that a consumer has handled messages, the oldest first. Returns their number.
+    pub(crate) fn forget(&mut self, filter: &HandledFilter, limit: usize) -> u64 {
+        let Some(of) = self.handled_ids.consumers.get_mut(&filter.consumer) else { return 0 };
+        let chosen: Vec<_> = of.selected(filter).take(limit).collect();
+        of.remove(&chosen)
     }
 }
 
@@ -82,8 +151,8 @@ impl Tables {
         written: &Written,
     ) -> Dedup {
         let handled_ids = &self.handled_ids;
-        let own: &BTreeSet<(Consumer, MessageId)> = &written.handled;
-        let is_handled = |id| handled_ids.contains(consumer, id) || own.contains(&(consumer.clone(), id));
+        let own = &written.handled;
+        let is_handled = |id| handled_ids.contains(consumer, id) || own.contains_key(&(consumer.clone(), id));
         if is_handled(message.id) {
             return Dedup::Duplicate;
         }

@@ -50,6 +50,10 @@ mod one_writer {
             true
         }
 
+        fn max_time(&self) -> Duration {
+            Duration::from_secs(366 * 24 * 3_600)
+        }
+
         fn capabilities(&self) -> Capabilities {
             capabilities()
         }
@@ -79,6 +83,10 @@ mod concurrent_writers {
             true
         }
 
+        fn max_time(&self) -> Duration {
+            Duration::from_secs(366 * 24 * 3_600)
+        }
+
         fn capabilities(&self) -> Capabilities {
             capabilities()
         }
@@ -106,6 +114,10 @@ mod stripes {
         async fn set_clock_back(&self, by: Duration) -> bool {
             self.0.clock.set_back(by);
             true
+        }
+
+        fn max_time(&self) -> Duration {
+            Duration::from_secs(366 * 24 * 3_600)
         }
 
         fn capabilities(&self) -> Capabilities {

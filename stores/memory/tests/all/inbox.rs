@@ -49,8 +49,8 @@ macro_rules! on {
                     Ledger::default()
                 }
 
-                fn handled_ids_kept(&self) -> Option<Duration> {
-                    Some(MemoryStoreBuilder::HANDLED_IDS_KEPT)
+                fn handled_ids_max_age(&self) -> Option<Duration> {
+                    Some(MemoryStoreBuilder::HANDLED_IDS_MAX_AGE)
                 }
             }
 

@@ -165,7 +165,7 @@ async fn an_inbox_message_of_a_held_key_is_stored_even_if_it_is_the_first() {
 #[tokio::test(start_paused = true)]
 async fn what_is_over_its_time_is_removed_in_small_rounds() {
     let kept = Duration::from_secs(60);
-    let store = builder().history(kept).handled_ids_kept(kept * 2).build();
+    let store = builder().history(kept).handled_ids_max_age(kept * 2).build();
     let consumer = Consumer::new("inventory").unwrap();
     for number in 1..=3 {
         write(&store, message("a", number)).await;

@@ -72,6 +72,14 @@ impl StoreHarness for Subject {
         true
     }
 
+    async fn age_handled_ids(&self, by: Duration) {
+        let by = i64::try_from(by.as_micros()).expect("not that long");
+        let database = self.store.client().default_database().expect("the URL names a database");
+        let handled = database.collection::<Document>("outbox_handled");
+        let older = doc! { "$inc": { "handled_at": -by } };
+        handled.update_many(doc! {}, older).await.expect("ids can be written");
+    }
+
     fn skipped() -> Option<String> {
         MongoDb::newest().shared().or_skip().is_none().then(|| "there is no MongoDB".to_owned())
     }

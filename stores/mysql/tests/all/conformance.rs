@@ -18,6 +18,13 @@ async fn open(url: &str) -> Arc<MySqlStore> {
     Arc::new(MySqlStore::connect_with(url, options).await.expect("the server takes connections"))
 }
 
+/// Sets back the times at which messages were handled, as if that time had passed.
+async fn age_handled_ids(store: &MySqlStore, by: Duration) {
+    let by = i64::try_from(by.as_micros()).expect("not that long");
+    let update = sqlx::query("update outbox_handled set handled_at = handled_at - ?").bind(by);
+    update.execute(store.pool()).await.expect("the table is there");
+}
+
 /// The server's clock is not the tests' own: the ends of lives, leases and roles are moved instead.
 async fn lease_longer(store: &MySqlStore, by: Duration) {
     let by = i64::try_from(by.as_micros()).expect("not that long");
@@ -65,6 +72,10 @@ macro_rules! on {
                     let away = sqlx::query("alter table outbox_audit rename to outbox_away");
                     away.execute(self.store.pool()).await.expect("the table is there");
                     true
+                }
+
+                async fn age_handled_ids(&self, by: Duration) {
+                    age_handled_ids(&self.store, by).await;
                 }
 
                 fn skipped() -> Option<String> {

@@ -5,8 +5,8 @@
 -- front of it pass. The offsets turn each check of keys and handled messages into an index look-up.
 -- As a join, with a plan that was made while few were recorded, every message would read all that
 -- the consumer has ever handled.
-insert into outbox_handled (consumer, id)
-select $1::text, a.id
+insert into outbox_handled (consumer, id, topic, key)
+select $1::text, a.id, a.topic, a.key
 from (select distinct on (u.id) u.*, row_number() over (partition by u.topic, u.order_key order by u.at) as place
       from unnest($3::uuid[], $4::text[], $5::text[], $6::text[]) with ordinality u(id, topic, order_key, key, at)
       order by u.id, u.at) a

@@ -2,8 +2,8 @@
 -- topic, $5 its order key, $6 the key. The server estimates more than one element for arrays, so it
 -- would plan the other statement anew each time, which takes longer than to run it.
 -- The offset: see deduplicate.sql.
-insert into outbox_handled (consumer, id)
-select $1::text, $3::uuid
+insert into outbox_handled (consumer, id, topic, key)
+select $1::text, $3::uuid, $4::text, $6::text
 where not exists (select from outbox_key k where k.route = $2::text and k.topic = $4::text and k.key = $5::text)
   and coalesce(
       (select m.id

@@ -13,6 +13,13 @@ fn options() -> SqliteOptions {
     options
 }
 
+/// Sets back the times at which messages were handled, as if that time had passed.
+async fn age_handled_ids(store: &SqliteStore, by: Duration) {
+    let by = i64::try_from(by.as_micros()).expect("not that long");
+    let update = sqlx::query("update outbox_handled set handled_at = handled_at - ?").bind(by);
+    update.execute(store.pool()).await.expect("the table is there");
+}
+
 /// The tests do not own the machine's clock: the ends of lives, leases and roles are moved instead.
 async fn lease_longer(store: &SqliteStore, by: Duration) {
     let by = i64::try_from(by.as_micros()).expect("not that long");
@@ -67,6 +74,10 @@ mod file {
             refuse_audit(&self.store).await;
             true
         }
+
+        async fn age_handled_ids(&self, by: Duration) {
+            age_handled_ids(&self.store, by).await;
+        }
     }
 
     outbox_testkit::store_conformance!(File);
@@ -97,6 +108,10 @@ mod in_memory {
         async fn refuse_audit(&self) -> bool {
             refuse_audit(&self.0).await;
             true
+        }
+
+        async fn age_handled_ids(&self, by: Duration) {
+            age_handled_ids(&self.0, by).await;
         }
 
         fn capabilities(&self) -> outbox_testkit::store_suite::Capabilities {

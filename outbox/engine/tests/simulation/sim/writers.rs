@@ -51,7 +51,7 @@ impl Writer {
         for _ in 0..self.rng.usize(1..=3) {
             let batch: Vec<Outgoing> = (0..self.rng.usize(1..=3)).map(|_| self.message()).collect();
             for outgoing in &batch {
-                match outgoing.due_at {
+                match outgoing.due {
                     Some(_) => writing.schedule(&outgoing.message),
                     None => writing.append(&outgoing.message),
                 }

@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outbox_contract::admin::{Edit, Filter, OutboxId};
+use outbox_contract::admin::{Edit, Filter, HandledFilter, OutboxId};
 use outbox_contract::backend::{
-    Archive, Bucket, BucketSet, Committed, Dedup, Due, DueRequest, Epoch, FetchRequest, Fetched, FetchedRow,
-    KeyOperation, KeyTransition, Lease, LeaseRequest, Leased, LowWater, Position, RelayId, RowId, Steered,
-    Step, StoreLayer, Stored, Stripe, StripeMark, Transitioned, Unserved, WakeupSignal, Writers,
+    Archive, Bucket, BucketSet, Clock, Committed, Dedup, Due, DueRequest, Epoch, FetchRequest, Fetched,
+    FetchedRow, KeyOperation, KeyTransition, Lease, LeaseRequest, Leased, LowWater, Maintained, Position,
+    RelayId, RowId, Steered, Step, StoreLayer, Stored, Stripe, StripeMark, Transitioned, Unserved,
+    WakeupSignal, Writers,
 };
 use outbox_contract::{
-    Admin, AppendError, Consumer, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError,
+    Admin, AppendError, Consumer, DueTime, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError,
     StoreErrorKind, Timestamp, Topic, Transactional, async_trait,
 };
 use outbox_store_memory::{MemoryStore, MemoryStoreBuilder, MemoryTx};
@@ -20,6 +21,7 @@ use outbox_testkit::store_suite::{Capabilities, StoreHarness};
 
 mod admin;
 mod bug;
+mod handled;
 
 pub(crate) use bug::Bug;
 
@@ -39,7 +41,9 @@ impl Broken {
 
     fn on(store: MemoryStoreBuilder, bug: Option<Bug>) -> Self {
         let clock = Arc::new(TestClock::starting_at(Timestamp::from_micros(1_800_000_000_000_000)));
-        let inner = store.history(Duration::from_secs(3_600)).clock(Arc::<TestClock>::clone(&clock)).build();
+        let store = store.history(Duration::from_secs(3_600)).clock(Arc::<TestClock>::clone(&clock));
+        let forever = bug == Some(Bug::RemembersTheGone);
+        let inner = if forever { store.handled_ids_max_age(Duration::MAX).build() } else { store.build() };
         Self(Arc::new(BrokenStore { inner, clock, bug, silent: WakeupSignal::new(), seen: Mutex::default() }))
     }
 }
@@ -85,6 +89,8 @@ struct Seen {
     unsettled: Vec<(Route, Vec<RowId>)>,
     attempts: HashMap<KeyId, u32>,
     late_mark: Position,
+    /// The latest message of each key that a consumer has handled.
+    handled: HashMap<Consumer, HashMap<KeyId, MessageId>>,
     appends: i64,
 }
 
@@ -443,6 +449,17 @@ impl StoreLayer for BrokenStore {
             self.inner.renew_identity().await
         }
     }
+
+    async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {
+        if self.has(Bug::ForgetsEarly) {
+            self.forget_early().await?;
+        }
+        self.inner.maintain(limit).await
+    }
+
+    async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        self.forget_wrongly(filter).await
+    }
 }
 
 #[async_trait]
@@ -481,7 +498,14 @@ impl Transactional for BrokenStore {
                     outgoing.message.payload.truncate(65_535);
                 }
             }
-            Some(Bug::IgnoresDueTime) => messages.iter_mut().for_each(|outgoing| outgoing.due_at = None),
+            Some(Bug::IgnoresDueTime) => messages.iter_mut().for_each(|outgoing| outgoing.due = None),
+            Some(Bug::DelaysByTheSendersClock) => {
+                // Two hours ahead of the database's.
+                let senders = self.clock.now().plus(Duration::from_secs(7_200));
+                for outgoing in &mut messages {
+                    outgoing.due = outgoing.due.map(|due| DueTime::At(due.at(senders)));
+                }
+            }
             Some(Bug::WritesAtCommit) => {
                 tx.late.append(&mut messages);
                 return Ok(());
@@ -532,6 +556,7 @@ impl Transactional for BrokenStore {
             return Ok(handled_ids);
         }
         let mut handled_ids = self.inner.deduplicate(&mut tx.inner, consumer, messages).await?;
+        self.see_handled(consumer, messages, &mut handled_ids);
         if self.has(Bug::PassesBacklog) {
             for deduplication in
                 handled_ids.iter_mut().filter(|deduplication| **deduplication == Dedup::OutOfTurn)

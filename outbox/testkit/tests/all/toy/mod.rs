@@ -27,6 +27,10 @@ impl store_suite::StoreHarness for Store {
         Arc::clone(&self.0)
     }
 
+    fn max_time(&self) -> Duration {
+        Duration::from_secs(366 * 24 * 3_600)
+    }
+
     fn capabilities(&self) -> store_suite::Capabilities {
         store_suite::Capabilities::default().with_history(false).with_migrations(false)
     }

@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outbox_contract::admin::{
-    Actor, Admin, AuditEntry, Edit, FailingKey, Figure, Filter, OutboxId, Ownership, RouteStatus,
-    TopicFigures, TopicTally,
+    Actor, Admin, AuditEntry, Edit, FailingKey, Figure, Filter, HandledFilter, MAX_PER_CALL, OutboxId,
+    Ownership, RouteStatus, TopicFigures, TopicTally,
 };
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::rules::leases::{self, BucketRow, Heartbeat, RelayRow};
+use outbox_contract::backend::rules::retention::HandledIdsCut;
 use outbox_contract::backend::{
     Archive, AuditNote, Backlog, Bucket, BucketSet, Committed, Death, Dedup, Due, DueKey, DueRequest,
     FetchRequest, Fetched, FetchedRow, Frontier, KeyOperation, KeyTransition, Lease, LeaseRequest, Leased,
@@ -20,8 +21,8 @@ use outbox_contract::backend::{
     Transitioned, Unserved, View, Waiting, WakeupSignal, inbox_route,
 };
 use outbox_contract::{
-    AppendError, Consumer, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError, StoreErrorKind,
-    Timestamp, Topic, Transactional, async_trait,
+    AppendError, Consumer, Key, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError,
+    StoreErrorKind, Timestamp, Topic, Transactional, async_trait,
 };
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
@@ -31,6 +32,8 @@ const AUDIT_KEPT: Duration = Duration::from_secs(90 * 24 * 3_600);
 
 /// Time for which ids of handled messages are kept.
 const HANDLED_KEPT: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// Age at which they are removed, also of a consumer that is gone.
+const HANDLED_MAX_AGE: Duration = Duration::from_secs(90 * 24 * 3_600);
 
 // ANCHOR: tables
 /// The store. A statement locks the tables, does all of its work and unlocks them: no reader sees a
@@ -46,13 +49,20 @@ pub(crate) struct ToyStore {
     actor: Actor,
 }
 
+/// A message that a consumer has handled.
+struct Handled {
+    at: Timestamp,
+    topic: Topic,
+    key: Option<Key>,
+}
+
 #[derive(Default)]
 struct Tables {
     routes: BTreeMap<Route, RouteTables>,
     dead: Vec<Listed>,
     /// By due time, then by their scheduling.
     scheduled: BTreeMap<(Timestamp, i64), (Route, Message)>,
-    handled: BTreeMap<(Consumer, MessageId), Timestamp>,
+    handled: BTreeMap<(Consumer, MessageId), Handled>,
     roles: BTreeMap<String, (RelayId, Timestamp)>,
     /// The last position, version or number given out. It never goes back.
     last: i64,
@@ -198,7 +208,7 @@ impl Store for ToyStore {
 pub(crate) struct ToyTx {
     turn: Option<OwnedMutexGuard<()>>,
     appended: Vec<(Timestamp, Outgoing)>,
-    handled: BTreeSet<(Consumer, MessageId)>,
+    handled: BTreeMap<(Consumer, MessageId), (Topic, Option<Key>)>,
     fenced: Vec<(Route, Stored)>,
 }
 
@@ -271,17 +281,18 @@ impl Transactional for ToyStore {
 impl Tables {
     fn commit(&mut self, tx: ToyTx, now: Timestamp) -> Committed {
         let gone = tx.fenced.iter().any(|(route, stored)| !self.waits(route, stored));
-        if gone || tx.handled.iter().any(|id| self.handled.contains_key(id)) {
+        if gone || tx.handled.keys().any(|id| self.handled.contains_key(id)) {
             let words = "a message that this transaction handles was finished meanwhile";
             return Committed::No(StoreError::new(StoreErrorKind::Conflict, "commit", words));
         }
         for (at, outgoing) in tx.appended {
-            match outgoing.due_at {
-                Some(due_at) => self.schedule(due_at, outgoing.route, outgoing.message),
+            match outgoing.due {
+                Some(due) => self.schedule(due.at(at), outgoing.route, outgoing.message),
                 None => self.append(&outgoing.route, outgoing.message, at),
             }
         }
-        self.handled.extend(tx.handled.into_iter().map(|id| (id, now)));
+        let handled = tx.handled.into_iter();
+        self.handled.extend(handled.map(|(id, (topic, key))| (id, Handled { at: now, topic, key })));
         Committed::Yes
     }
 
@@ -289,7 +300,7 @@ impl Tables {
     fn deduplicate(&self, tx: &mut ToyTx, consumer: &Consumer, message: &Message) -> Dedup {
         let id = (consumer.clone(), message.id);
         let is_handled =
-            |id: &(Consumer, MessageId)| self.handled.contains_key(id) || tx.handled.contains(id);
+            |id: &(Consumer, MessageId)| self.handled.contains_key(id) || tx.handled.contains_key(id);
         if is_handled(&id) {
             return Dedup::Duplicate;
         }
@@ -308,7 +319,7 @@ impl Tables {
             _ => Dedup::New,
         };
         if dedup == Dedup::New {
-            tx.handled.insert(id);
+            tx.handled.insert(id, (message.topic.clone(), message.key.clone()));
         }
         dedup
     }
@@ -776,6 +787,21 @@ impl Admin for ToyStore {
     async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError> {
         Ok(self.run(|tables, now| tables.figures(route, now)))
     }
+
+    async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        Ok(self.run(|tables, _| tables.selected(filter).len() as u64))
+    }
+
+    async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
+        Ok(self.run(|tables, _| {
+            let mut forgotten = tables.selected(filter);
+            forgotten.truncate(MAX_PER_CALL);
+            for id in &forgotten {
+                tables.handled.remove(id);
+            }
+            forgotten.len() as u64
+        }))
+    }
 }
 
 impl Tables {
@@ -936,6 +962,32 @@ fn page<T>(found: impl IntoIterator<Item = T>, filter: &Filter) -> Vec<T> {
 
 // ANCHOR: upkeep
 impl Tables {
+    /// Messages that a consumer has handled, the oldest first.
+    fn selected(&self, filter: &HandledFilter) -> Vec<(Consumer, MessageId)> {
+        let of = |((consumer, _), handled): &(&(Consumer, MessageId), &Handled)| {
+            *consumer == filter.consumer && filter.selects(&handled.topic, handled.key.as_ref(), handled.at)
+        };
+        let mut selected: Vec<_> = self.handled.iter().filter(of).collect();
+        selected.sort_by_key(|(_, handled)| handled.at);
+        selected.into_iter().map(|(id, _)| id.clone()).collect()
+    }
+
+    /// The instants up to which each consumer needs its ids no longer.
+    fn handled_cuts(&self, now: Timestamp) -> BTreeMap<Consumer, Timestamp> {
+        let mut of: BTreeMap<Consumer, Vec<Timestamp>> = BTreeMap::new();
+        for ((consumer, _), handled) in &self.handled {
+            of.entry(consumer.clone()).or_default().push(handled.at);
+        }
+        let cut = |(consumer, handled): (Consumer, Vec<Timestamp>)| {
+            let mut cut = HandledIdsCut::new(now, HANDLED_KEPT, HANDLED_MAX_AGE);
+            while let Some(at) = cut.look() {
+                cut.found(handled.iter().copied().filter(|handled| *handled <= at).max());
+            }
+            (consumer, cut.cut())
+        };
+        of.into_iter().map(cut).collect()
+    }
+
     fn maintain(&mut self, limit: usize, now: Timestamp) -> Maintained {
         let mut done = Maintained::default();
         let due: Vec<_> =
@@ -955,7 +1007,8 @@ impl Tables {
             is_removed
         };
         let before = self.handled.len();
-        self.handled.retain(|_, at| !is_removed(at.plus(HANDLED_KEPT) <= now));
+        let cuts = self.handled_cuts(now);
+        self.handled.retain(|(consumer, _), handled| !is_removed(handled.at <= cuts[consumer]));
         done.handled_ids_removed = (before - self.handled.len()) as u64;
         let before = self.audit.len();
         self.audit.retain(|entry| !is_removed(entry.at.plus(AUDIT_KEPT) <= now));

@@ -17,7 +17,8 @@ fn assert_says(checked: Result<(), StoreError>, kind: StoreErrorKind, says: &str
 async fn an_index_that_is_missing_is_found_and_made_again() {
     let Some(fixture) = Fixture::new().await else { return };
     let store = &fixture.store;
-    for (collection, name) in [("outbox_parked", "key"), ("outbox_handled", "removal"), ("outbox_key", "due")]
+    for (collection, name) in
+        [("outbox_parked", "key"), ("outbox_handled", "handling"), ("outbox_key", "due")]
     {
         fixture.collection(collection).drop_index(name).await.unwrap();
         assert_says(store.check().await, StoreErrorKind::SchemaAltered, collection);

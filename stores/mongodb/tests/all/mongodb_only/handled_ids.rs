@@ -53,19 +53,3 @@ async fn a_handler_that_meets_another_one_conflicts() {
         other.rollback(again).await.unwrap();
     }
 }
-
-/// The server removes ids by an index over their time: each has one, of its own clock, as far ahead as the options say.
-#[tokio::test]
-async fn an_id_is_kept_for_the_time_that_was_set() {
-    let Some(fixture) = Fixture::new().await else { return };
-    let (store, consumer) = (&fixture.store, Consumer::new("inventory").unwrap());
-    let mut tx = store.begin().await.unwrap();
-    store.deduplicate(&mut tx, &consumer, &[&message("a")]).await.unwrap();
-    store.commit(tx).await.into_result().unwrap();
-    let kept = fixture.collection("outbox_handled").find_one(doc! {}).await.unwrap().unwrap();
-    let now = mongodb::bson::DateTime::now();
-    let ahead = kept.get_datetime("remove_at").unwrap().timestamp_millis() - now.timestamp_millis();
-    let week = 7 * 24 * 3_600 * 1_000;
-    // An hour for a server whose clock is not ours.
-    assert!((ahead - week).abs() < 3_600_000, "{ahead}");
-}

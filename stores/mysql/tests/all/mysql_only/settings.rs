@@ -1,10 +1,12 @@
 //! Settings of the server's, or of a session's own, that would change what a statement does.
 
+use std::time::Duration;
+
 use outbox_contract::backend::{BucketSet, Dedup, FetchRequest};
 use outbox_contract::{Consumer, Message, Outgoing, Store, Transactional};
 use outbox_servers::{MariaDb, MySql, OrSkip};
 
-use super::support::{Fixture, append, fails, fetch, message, messages, options, relay};
+use super::support::{Fixture, append, both, fails, fetch, message, messages, options, relay};
 
 /// How many messages, each of a key of its own: more than the server shows of a table that is asked for without a limit.
 const MANY: usize = 150;
@@ -74,5 +76,28 @@ async fn a_log_by_statement_is_refused_with_the_remedy() {
             .await
             .unwrap_err();
         assert!(error.to_string().contains("binlog_format"), "{error}");
+    }
+}
+
+/// The server's clock is two hours beside this machine's: a delay of an hour ends when it says so.
+#[tokio::test]
+async fn a_delay_is_counted_by_the_servers_clock_whatever_the_senders_says() {
+    for fixture in both().await {
+        for hours in [2, -2] {
+            let mut tx = fixture.store.begin().await.unwrap();
+            let clock = format!("set timestamp = unix_timestamp() + {hours} * 3600");
+            sqlx::raw_sql(sqlx::AssertSqlSafe(clock)).execute(&mut *tx).await.unwrap();
+            let delayed = Outgoing::from(message("a")).after(Duration::from_secs(3_600));
+            fixture.store.append(&mut tx, &[delayed]).await.unwrap();
+            let left: i64 = sqlx::query_scalar(
+                "select cast((max(due_at) - timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))) div 60000000 as signed) from outbox_scheduled",
+            )
+            .fetch_one(&mut *tx)
+            .await
+            .unwrap();
+            assert!((50..=60).contains(&left), "{left} minutes");
+            sqlx::raw_sql("set timestamp = default").execute(&mut *tx).await.unwrap();
+            fixture.store.rollback(tx).await.unwrap();
+        }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use outbox_contract::Store;
+use outbox_contract::{Outgoing, Store, Transactional};
 
 use super::plans::PINNED;
-use super::support::{Fixture, fetch, messages, number, relay, run};
+use super::support::{Fixture, fetch, message, messages, number, relay, run};
 
 /// Schedules messages by hand, `count` of them, this far from now.
 fn schedule(count: usize, key: &str, from_now: &str) -> String {
@@ -34,13 +34,13 @@ async fn a_round_walks_over_nothing_that_is_not_due() {
     let mut connection = fixture.connection().await;
     run(&mut connection, &format!("{PINNED}; begin")).await;
     let moved =
-        number(&mut connection, "select promoted::bigint from outbox_maintain(1000, null, 1, 1)").await;
+        number(&mut connection, "select promoted::bigint from outbox_maintain(1000, null, 1, 1, 1)").await;
     assert_eq!(moved, 1);
     let touched = number(&mut connection, TOUCHED).await;
     assert!(touched < 300, "{touched} entries and pages");
     // And when nothing is due.
     run(&mut connection, "commit; begin").await;
-    number(&mut connection, "select promoted::bigint from outbox_maintain(1000, null, 1, 1)").await;
+    number(&mut connection, "select promoted::bigint from outbox_maintain(1000, null, 1, 1, 1)").await;
     let touched = number(&mut connection, TOUCHED).await;
     assert!(touched < 300, "{touched} entries and pages");
 }
@@ -88,4 +88,31 @@ async fn a_round_locks_a_bounded_number_of_keys() {
     assert_eq!((done.promoted, done.more), (256, true));
     let done = fixture.store.maintain(1_000).await.unwrap();
     assert_eq!((done.promoted, done.more, done.next_due), (44, false, None));
+}
+
+/// Sets the database's clock, as the outbox reads it, to so many hours beside this machine's.
+async fn set_clock(fixture: &Fixture, hours: i64) {
+    let clock = format!(
+        "create or replace function outbox_now() returns bigint language sql volatile as \
+         $$ select (date_part('epoch', clock_timestamp()) * 1000000)::bigint + {hours} * 3600000000 $$"
+    );
+    fixture.run(&clock).await;
+}
+
+/// Two machines whose clocks are two hours apart: the delay is an hour all the same.
+#[tokio::test]
+async fn a_delay_is_counted_by_the_database_whatever_the_senders_clock_says() {
+    for hours in [2, -2] {
+        let Some(fixture) = Fixture::new().await else { return };
+        set_clock(&fixture, hours).await;
+        let mut tx = fixture.store.begin().await.unwrap();
+        let delayed = Outgoing::from(message("a")).after(Duration::from_secs(3_600));
+        fixture.store.append(&mut tx, &[delayed]).await.unwrap();
+        fixture.store.commit(tx).await.into_result().unwrap();
+        let left = fixture.number("select (due_at - outbox_now()) / 60000000 from outbox_scheduled").await;
+        assert!((50..=60).contains(&left), "{left} minutes");
+        assert_eq!(fixture.store.maintain(10).await.unwrap().promoted, 0);
+        set_clock(&fixture, hours + 1).await;
+        assert_eq!(fixture.store.maintain(10).await.unwrap().promoted, 1);
+    }
 }

@@ -68,6 +68,9 @@ async fn what_is_due_and_handled_is_found_by_an_index() {
         ("deduplicate", include_str!("../../../src/queries/deduplicate.sql")),
         ("deduplicate_first", include_str!("../../../src/queries/deduplicate_first.sql")),
         ("is_handled", include_str!("../../../src/queries/is_handled.sql")),
+        ("maintain_consumer", include_str!("../../../src/queries/maintain_consumer.sql")),
+        ("maintain_handled", include_str!("../../../src/queries/maintain_handled.sql")),
+        ("maintain_latest", include_str!("../../../src/queries/maintain_latest.sql")),
         ("unplaced", include_str!("../../../src/queries/unplaced.sql")),
     ] {
         let plan: Vec<String> = plan(&fixture, statement)

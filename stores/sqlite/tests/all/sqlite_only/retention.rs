@@ -14,8 +14,10 @@ const HISTORY: (&str, &str) = (
                                  appended_at, delivered_at)
      select value, randomblob(16), 'default', 'orders', 'a', 'x', 1, 'text/plain', '', '', 0, 0, ",
 );
-const IS_HANDLED: (&str, &str) =
-    ("outbox_handled", "insert into outbox_handled (consumer, id, handled_at) select 'c', randomblob(16), ");
+const IS_HANDLED: (&str, &str) = (
+    "outbox_handled",
+    "insert into outbox_handled (consumer, id, topic, handled_at) select 'c', randomblob(16), 'orders', ",
+);
 
 /// Writes this many rows of an age in days; a negative age is in the future.
 async fn fill(store: &SqliteStore, (_, insert): (&str, &str), rows: u32, days: i64) {
@@ -40,21 +42,19 @@ async fn store(fixture: &Fixture) -> SqliteStore {
 
 #[tokio::test]
 async fn rows_of_a_clock_that_was_ahead_go_with_what_came_after_them() {
-    for table in [HISTORY, IS_HANDLED] {
-        let fixture = Fixture::new().await;
-        let store = store(&fixture).await;
-        for (rows, days) in [(20, 9), (1_000, -365), (30, 8), (5, 1)] {
-            fill(&store, table, rows, days).await;
-        }
-        let mut rounds = 0;
-        while count(&store, table).await > 5 && rounds < 50 {
-            store.maintain(100).await.unwrap();
-            rounds += 1;
-        }
-        assert_eq!(count(&store, table).await, 5, "{}: what is over its time is gone", table.0);
-        store.maintain(100).await.unwrap();
-        assert_eq!(count(&store, table).await, 5, "{}: the rest is kept", table.0);
+    let fixture = Fixture::new().await;
+    let store = store(&fixture).await;
+    for (rows, days) in [(20, 9), (1_000, -365), (30, 8), (5, 1)] {
+        fill(&store, HISTORY, rows, days).await;
     }
+    let mut rounds = 0;
+    while count(&store, HISTORY).await > 5 && rounds < 50 {
+        store.maintain(100).await.unwrap();
+        rounds += 1;
+    }
+    assert_eq!(count(&store, HISTORY).await, 5, "what is over its time is gone");
+    store.maintain(100).await.unwrap();
+    assert_eq!(count(&store, HISTORY).await, 5, "the rest is kept");
 }
 
 /// They may have been written a moment ago, by a clock that is right again now.
