@@ -28,7 +28,6 @@ pub struct Dashboard;
 
 impl Dashboard {
     /// Begins a dashboard of a store. Accepts a store, an `Arc` of one, or an `Arc<dyn Store>`.
-    #[must_use]
     pub fn builder(store: impl Store) -> DashboardBuilder {
         DashboardBuilder {
             store: Arc::new(store),

@@ -161,7 +161,7 @@ impl Plan {
                 let mut run = Run::new(visit, self.operation, *view, selection, most);
                 let done = run.go(admin).await;
                 // What was done is told, also if a later step failed.
-                if run.done.done == 0 { done.map(|()| run.done) } else { Ok(run.cut(done)) }
+                if run.done.done == 0 { done.map(|()| run.done) } else { Ok(run.cut(&done)) }
             }
             Target::Keys(operation, selection) => on_keys(visit, admin, *operation, selection).await,
             Target::Key(route, key) => {
@@ -295,7 +295,7 @@ impl<'r> Run<'r> {
         Self { visit, operation, view, selection, most, offset, done, started }
     }
 
-    fn cut(mut self, end: Result<(), Problem>) -> Done {
+    fn cut(mut self, end: &Result<(), Problem>) -> Done {
         self.done.is_cut_short |= end.is_err();
         self.done
     }

@@ -4,7 +4,10 @@
 
 use std::sync::Arc;
 
-use outbox_contract::admin::{Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, OutboxId, Ownership, RouteStatus, TopicFigures};
+use outbox_contract::admin::{
+    Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, OutboxId, Ownership, RouteStatus,
+    TopicFigures,
+};
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::{Archive, AuditNote, Death, KeyOperation, Listed, Steered, StripeId, View};
 use outbox_contract::{

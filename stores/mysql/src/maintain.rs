@@ -35,11 +35,6 @@ pub(crate) async fn maintain(
         next_due = self::next_due(connection).await?;
     }
     maintained.next_due = next_due.map(|due_at| span(due_at.saturating_sub(now)));
-        .bind(now.saturating_sub(micros(options.handled_ids_kept)))
-        .bind(number(limit))
-        .execute(&mut *connection)
-        .await?
-        .rows_affected();
     maintained.audit_removed = sqlx::query(sql::MAINTAIN_AUDIT)
         .bind(now.saturating_sub(micros(options.audit_kept)))
         .bind(number(limit))

@@ -15,6 +15,10 @@ use crate::view::chart::{Form, Line, chart};
 use crate::view::{Page, list};
 use crate::visit::Visit;
 
+/// Reasons of a relay's health that this page tells itself, with links.
+const TOLD: &[&str] =
+    &["dead letters wait", "held keys wait", "oldest message has been waiting", "no running relay serves"];
+
 /// Age of the oldest message from which it needs attention.
 const OLD: Duration = Duration::from_secs(60);
 
@@ -22,7 +26,7 @@ const OLD: Duration = Duration::from_secs(60);
 const POINTS: usize = 180;
 
 /// Spans of the charts: name in the address, label, hours.
-const SPANS: [(&str, &str, u64); 3] = [("1h", "1 hour", 1), ("6h", "6 hours", 6), ("24h", "24 hours", 24)];
+const SPANS: [(&str, &str, u64); 3] = [("1h", "hour", 1), ("6h", "6 hours", 6), ("24h", "24 hours", 24)];
 
 /// Columns of the table of routes.
 const HEAD: &[&str] = &[
@@ -61,7 +65,8 @@ fn attention(visit: &Visit, routes: &[(Route, Backlog)], unserved: &[Unserved]) 
     if let Some(relay) = &visit.app.relay {
         let health = relay.health();
         let class = if health.status == Status::Unhealthy { "bad" } else { "warn" };
-        let reasons = health.reasons.iter().filter(|_| health.status != Status::Healthy);
+        let is_told = |reason: &&String| TOLD.iter().any(|told| reason.contains(told));
+        let reasons = health.reasons.iter().filter(|reason| !is_told(reason));
         found
             .extend(reasons.map(|reason| (class, html! { (text::short(&visit.app.redacted(reason), 400)) })));
     }
@@ -129,7 +134,7 @@ fn tiles(visit: &Visit, routes: &[(Route, Backlog)]) -> Markup {
     html! {
         div.tiles {
             @for (label, path, value, class, note) in &tiles {
-                a.tile class=(class) href={ (visit.base) (path) } {
+                a class={ "tile " (class) } href={ (visit.base) (path) } {
                     span { (label) } b { (value) } small { (note) }
                 }
             }

@@ -82,7 +82,7 @@ fn relays(visit: &Visit, ownership: &Ownership) -> Markup {
                                 @if status.live { span.state.good { "live" } } @else { span.state { "gone" } }
                             }
                             td data-name="Relay" {
-                                i.swatch class=(color(&numbers, status.relay)) aria-hidden="true" {} " "
+                                i class={ "swatch " (color(&numbers, status.relay)) } aria-hidden="true" {} " "
                                 bdi { (text::short(&status.label, 60)) }
                                 @if is_own(status.relay) { " " span.chip { "this process" } }
                             }

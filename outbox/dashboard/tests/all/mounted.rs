@@ -39,7 +39,8 @@ async fn behind_a_proxy_that_removes_a_path_links_have_it() {
 #[tokio::test]
 async fn charts_have_samples_and_the_figures_of_the_relay() {
     let world = World::new();
-    let relay = Relay::builder(world.store.clone(), MemoryTransport::new()).start().await.unwrap();
+    let transport = MemoryTransport::builder().consumer("orders", "test").confirm_on_enqueue().build();
+    let relay = Relay::builder(world.store.clone(), transport).start().await.unwrap();
     world.order("a").await;
     let dashboard = world.builder().relay(relay.observer()).sample_every(Duration::from_secs(1)).build();
     let browser = Browser::of(dashboard);
