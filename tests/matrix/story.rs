@@ -11,7 +11,7 @@ use outbox_testkit::{ChaosTransport, Fault, FaultRates};
 use outbox_tests::fresh::Fresh;
 use outbox_tests::kind::{StoreKind, TransportKind};
 use outbox_tests::ledger::{self, Ledger};
-use outbox_tests::life::Life;
+use outbox_tests::life::{Knows, Life};
 use outbox_tests::pair::Pair;
 use outbox_tests::record::{Now, PATIENCE, Record, until};
 
@@ -98,7 +98,7 @@ impl Story {
     }
 
     async fn inbox(&self, number: u32) -> InboxHandle {
-        let life = Life { stored: false, batch: 8, crash: None, number };
+        let life = Life { stored: false, batch: 8, crash: None, number, knows: Knows::Everything };
         let back: Arc<dyn Transport> = Arc::<Repeats>::clone(&self.back);
         // As for the relay: a busy machine may take longer to answer than a default allows.
         for _ in 0..10 {

@@ -10,7 +10,7 @@ use outbox_engine::Step;
 use outbox_tests::fresh::Fresh;
 use outbox_tests::kind::StoreKind::{self, MongoDb, MySql, Postgres};
 use outbox_tests::kind::TransportKind::{self, Kafka, RabbitMq, Redis};
-use outbox_tests::life::Life;
+use outbox_tests::life::{Knows, Life};
 use outbox_tests::record::{PATIENCE, until};
 use tokio::time::timeout;
 
@@ -20,7 +20,7 @@ use crate::world::World;
 /// Ten keys, one of which fails at first in each life.
 const KEYS: [&str; 10] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", Life::FAILING];
 
-const DIRECT: Life = Life { stored: false, batch: 1, crash: None, number: 7 };
+const DIRECT: Life = Life { stored: false, batch: 1, crash: None, number: 7, knows: Knows::Everything };
 const BATCHES: Life = Life { batch: 10, ..DIRECT };
 const STORED: Life = Life { stored: true, ..DIRECT };
 

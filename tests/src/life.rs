@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use outbox_contract::backend::RelayId;
 use outbox_contract::{Message, RetryPolicy, Transport};
-use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, Inbox, InboxHandle, Mode, Step};
+use outbox_engine::{
+    HandlerContext, HandlerError, HandlerFailure, HandlerOptions, Inbox, InboxHandle, Mode, Step,
+};
 
 use crate::ledger::{Effects, Failed};
 use crate::pair::Pair;
@@ -26,12 +28,31 @@ pub struct Life {
     /// Its identity to the store. A life of the same number need not wait until the leases of the
     /// last one are over; two at once must not share one.
     pub number: u32,
+    /// Messages that its program knows.
+    pub knows: Knows,
+}
+
+/// Messages that an inbox's program knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Knows {
+    /// Every type, in every version.
+    #[default]
+    Everything,
+    /// [`Life::PLACED`] in version 1.
+    Old,
+    /// [`Life::PLACED`] in version 2 too, and [`Life::CANCELED`].
+    New,
+}
+
+impl Knows {
+    const ALL: [Self; 3] = [Self::Everything, Self::Old, Self::New];
 }
 
 const STORED: &str = "OUTBOX_LIFE_STORED";
 const BATCH: &str = "OUTBOX_LIFE_BATCH";
 const CRASH: &str = "OUTBOX_LIFE_CRASH";
 const NUMBER: &str = "OUTBOX_LIFE_NUMBER";
+const KNOWS: &str = "OUTBOX_LIFE_KNOWS";
 
 impl Life {
     /// The key whose handler fails at first in each life, so that its messages go through the
@@ -40,6 +61,12 @@ impl Life {
 
     /// The payload of a message that the handler always rejects.
     pub const POISON: &[u8] = b"poison";
+
+    /// The type of a message that every program knows.
+    pub const PLACED: &str = "order.placed";
+
+    /// The type of a message that an old program does not know.
+    pub const CANCELED: &str = "order.canceled";
 
     /// Returns the environment variables that pass this life to a program.
     #[must_use]
@@ -51,6 +78,7 @@ impl Life {
             (BATCH, self.batch.to_string()),
             (CRASH, crash.unwrap_or_default()),
             (NUMBER, self.number.to_string()),
+            (KNOWS, (self.knows as usize).to_string()),
         ]
     }
 
@@ -68,7 +96,9 @@ impl Life {
             None => None,
         };
         let (stored, batch) = (std::env::var(STORED)?.parse()?, std::env::var(BATCH)?.parse()?);
-        Ok(Self { stored, batch, crash, number: std::env::var(NUMBER)?.parse()? })
+        let knows =
+            *Knows::ALL.get(std::env::var(KNOWS)?.parse::<usize>()?).ok_or("there is no such program")?;
+        Ok(Self { stored, batch, crash, number: std::env::var(NUMBER)?.parse()?, knows })
     }
 
     /// Starts the inbox. Its handler leaves an effect of each message.
@@ -81,6 +111,9 @@ impl Life {
         let times = AtomicU32::new(0);
         let (effects, failures) = (database.clone(), Arc::new(AtomicU32::new(0)));
         let handler = async move |message: Message, context: &mut HandlerContext<'_, E::Store>| {
+            if self.knows == Knows::Old && message.schema_version > 1 {
+                return Err(HandlerError::from(HandlerFailure::too_new("schema", "only version 1 is known")));
+            }
             let fails =
                 message.order_key().as_str() == Self::FAILING && failures.fetch_add(1, Ordering::SeqCst) < 4;
             effects.note(context.tx(), message.order_key().as_str(), message.id).await?;
@@ -99,10 +132,10 @@ impl Life {
             max_delay: Duration::from_millis(50),
             ..RetryPolicy::default()
         };
+        let (topic, options) = (pair.topic.as_str(), HandlerOptions::default());
         let inbox = Inbox::builder(database.store().clone(), transport)
             .consumer(pair.consumer()?.as_str())
             .topic(pair.topic.as_str())
-            .on_any(handler)
             .mode(if self.stored { Mode::Stored } else { Mode::Direct })
             .batch(self.batch)
             .prefetch(200)
@@ -119,6 +152,16 @@ impl Life {
                     abort();
                 }
             });
+        let inbox = match self.knows {
+            Knows::Everything => inbox.on_any(handler),
+            Knows::Old => inbox.on_message(topic, Self::PLACED, options, handler),
+            Knows::New => inbox.on_message(topic, Self::PLACED, options, handler.clone()).on_message(
+                topic,
+                Self::CANCELED,
+                options,
+                handler,
+            ),
+        };
         Ok(inbox.start().await?)
     }
 }

@@ -28,6 +28,9 @@ pub struct Pair {
     /// Maximum size of a payload that the broker accepts, in bytes; None for the transport's
     /// default.
     pub max_bytes: Option<usize>,
+    /// Time after which Kafka gives the partitions of a silent member to another; None for the
+    /// client's default.
+    pub session: Option<Duration>,
 }
 
 const DATABASE: &str = "OUTBOX_PAIR_DATABASE";
@@ -35,6 +38,7 @@ const BROKER: &str = "OUTBOX_PAIR_BROKER";
 const TOPIC: &str = "OUTBOX_PAIR_TOPIC";
 const MAX_WAITING: &str = "OUTBOX_PAIR_MAX_WAITING";
 const MAX_BYTES: &str = "OUTBOX_PAIR_MAX_BYTES";
+const SESSION: &str = "OUTBOX_PAIR_SESSION";
 
 impl Pair {
     /// The lease of every relay: the time until another takes over. It bounds how long the tests
@@ -47,7 +51,7 @@ impl Pair {
     /// Creates a pair of a database and a broker, by their URLs.
     #[must_use]
     pub fn new(database: String, broker: String, topic: Topic) -> Self {
-        Self { database, broker, topic, max_waiting: None, max_bytes: None }
+        Self { database, broker, topic, max_waiting: None, max_bytes: None, session: None }
     }
 
     /// Returns the consumer that receives the topic. It has the topic's name, so that it is no
@@ -70,6 +74,7 @@ impl Pair {
             (TOPIC, self.topic.to_string()),
             (MAX_WAITING, text(self.max_waiting.map(u64::from))),
             (MAX_BYTES, text(self.max_bytes.map(|bytes| bytes as u64))),
+            (SESSION, text(self.session.map(|session| session.as_secs()))),
         ]
     }
 
@@ -86,6 +91,7 @@ impl Pair {
             topic: std::env::var(TOPIC)?.parse()?,
             max_waiting: number(MAX_WAITING).and_then(|number| u32::try_from(number).ok()),
             max_bytes: number(MAX_BYTES).and_then(|number| usize::try_from(number).ok()),
+            session: number(SESSION).map(Duration::from_secs),
         })
     }
 
@@ -132,6 +138,9 @@ impl Pair {
                 let mut builder = KafkaTransport::builder(address).property("heartbeat.interval.ms", "300");
                 if let Some(name) = name {
                     builder = builder.property("group.instance.id", name);
+                }
+                if let Some(session) = self.session {
+                    builder = builder.property("session.timeout.ms", session.as_millis().to_string());
                 }
                 if let Some(bytes) = self.max_bytes {
                     builder = builder.max_message_bytes(bytes);

@@ -234,6 +234,17 @@ impl Record {
         }
     }
 
+    /// Records effects in place of deliveries, where no test receives from the broker.
+    pub fn saw_effects(&self, effects: &[Effect]) {
+        let new: Vec<Message> = {
+            let sets = self.sets();
+            let new = effects.iter().filter(|effect| !sets.seen.contains(&effect.id));
+            // A message may be handled before its writer knows that it is committed.
+            new.filter_map(|effect| sets.written.get(&effect.id)).cloned().collect()
+        };
+        new.iter().for_each(|message| self.delivered(message));
+    }
+
     /// Records that a message became a dead letter of the relay behind this moment, so that neither
     /// a delivery nor an effect will arrive.
     pub fn never_sent(&self, message: &Message, since: Now) {
