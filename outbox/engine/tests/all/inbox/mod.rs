@@ -12,6 +12,7 @@ mod direct;
 mod environment;
 mod failing;
 mod life;
+mod metrics;
 mod panics;
 mod problems;
 mod refused;
