@@ -7,14 +7,19 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use outbox::Status;
 use outbox::relay::{Health, RelayObserver};
+use outbox::telemetry::{ALL, Kind};
 use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::exit::Failed;
 use crate::{escape, redact};
+
+/// Bounds of the buckets of a histogram, from a fast delivery to a long outage.
+const SECONDS: &[f64] =
+    &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 7_200.0];
 
 /// An address that is taken, and metrics that are collected from now on.
 #[derive(Debug)]
@@ -33,9 +38,8 @@ impl Http {
         let listener = TcpListener::bind(address).await.map_err(|error| {
             Failed::error(format!("could not listen on {address}: {error}; choose another --http address"))
         })?;
-        let metrics = PrometheusBuilder::new()
-            .install_recorder()
-            .map_err(|error| Failed::error(format!("metrics can't be collected: {error}")))?;
+        let metrics =
+            recorder().map_err(|error| Failed::error(format!("metrics can't be collected: {error}")))?;
         Ok(Self { listener, metrics })
     }
 
@@ -47,14 +51,26 @@ impl Http {
     /// Answers until the program ends.
     pub(crate) fn serve(self, relay: RelayObserver) {
         let app = App { relay, metrics: self.metrics };
-        let router =
-            Router::new().route("/health", get(health)).route("/metrics", get(metrics)).with_state(app);
+        let router = Router::new()
+            .route("/live", get(async || "alive\n"))
+            .route("/health", get(health))
+            .route("/metrics", get(metrics))
+            .with_state(app);
         tokio::spawn(async move {
             if let Err(error) = axum::serve(self.listener, router).await {
                 tracing::error!(%error, "health and metrics are not served any more");
             }
         });
     }
+}
+
+/// Collects metrics, and durations as histograms: those of several relays add up, quantiles do not.
+fn recorder() -> Result<PrometheusHandle, BuildError> {
+    let mut builder = PrometheusBuilder::new();
+    for metric in ALL.iter().filter(|metric| metric.kind == Kind::Histogram) {
+        builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), SECONDS)?;
+    }
+    builder.install_recorder()
 }
 
 fn parsed(address: &str) -> Result<SocketAddr, Failed> {
