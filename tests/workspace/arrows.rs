@@ -122,6 +122,7 @@ const ARROWS: &[Arrow] = &[
     arrow("two-services", "outbox-servers", InTests, "its tests run against real servers"),
     arrow("outbox-tests", "outbox*", Always, "they may look at everything"),
     arrow("outbox-workspace", "outbox-contract", InTests, "it compares the metrics of the code with those of the book"),
+    arrow("outbox-workspace", "outbox-servers", InTests, "what needs a tool that is missing skips, by name"),
 ];
 
 /// Packages outside of the workspace that only some crates may name, and that others must not even

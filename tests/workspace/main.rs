@@ -5,6 +5,7 @@ mod architecture;
 mod arrows;
 mod book;
 mod crates;
+mod deploy;
 mod errors;
 mod files;
 mod graph;

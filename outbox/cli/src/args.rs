@@ -174,7 +174,7 @@ pub(crate) struct RelayArgs {
     /// With --once: give up after this time
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time::span, requires = "once")]
     pub(crate) within: Duration,
-    /// Serve /health and /metrics here; a port alone is on 127.0.0.1
+    /// Serve /live, /health and /metrics here; a port alone is on 127.0.0.1
     #[arg(long, value_name = "ADDRESS", env = "OUTBOX_HTTP", num_args = 0..=1, default_missing_value = "127.0.0.1:9464")]
     pub(crate) http: Option<String>,
     /// Serve the dashboard there too: to this machine only, unless its settings let in others

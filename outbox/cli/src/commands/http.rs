@@ -7,14 +7,19 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use outbox::Status;
 use outbox::relay::{Health, RelayObserver};
+use outbox::telemetry::{ALL, Kind};
 use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::exit::Failed;
 use crate::{escape, redact};
+
+/// Bounds of the buckets of a histogram, from a fast delivery to a long outage.
+const SECONDS: &[f64] =
+    &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 7_200.0];
 
 /// An address that is taken.
 #[derive(Debug)]
@@ -48,17 +53,28 @@ impl Http {
     }
 }
 
-/// Begins to collect metrics.
+/// Begins to collect metrics, and durations as histograms: those of several relays add up,
+/// quantiles do not.
 pub(crate) fn collect() -> Result<PrometheusHandle, Failed> {
-    PrometheusBuilder::new()
-        .install_recorder()
-        .map_err(|error| Failed::error(format!("metrics can't be collected: {error}")))
+    recorder().map_err(|error| Failed::error(format!("metrics can't be collected: {error}")))
 }
 
-/// Returns the router of health and metrics of a relay.
+/// Returns the router of life, health and metrics of a relay.
 pub(crate) fn router(relay: RelayObserver, metrics: PrometheusHandle) -> Router {
     let app = App { relay, metrics };
-    Router::new().route("/health", get(health)).route("/metrics", get(self::metrics)).with_state(app)
+    Router::new()
+        .route("/live", get(async || "alive\n"))
+        .route("/health", get(health))
+        .route("/metrics", get(self::metrics))
+        .with_state(app)
+}
+
+fn recorder() -> Result<PrometheusHandle, BuildError> {
+    let mut builder = PrometheusBuilder::new();
+    for metric in ALL.iter().filter(|metric| metric.kind == Kind::Histogram) {
+        builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), SECONDS)?;
+    }
+    builder.install_recorder()
 }
 
 fn parsed(address: &str) -> Result<SocketAddr, Failed> {

@@ -54,6 +54,10 @@ fn a_relay_delivers_shows_its_health_and_drains_at_sigterm() {
     until("the delivery is counted", || {
         daemon.ask("/metrics").1.contains("outbox_delivered_total{route=\"default\"} 1")
     });
+    let metrics = daemon.ask("/metrics").1;
+    assert!(metrics.contains("outbox_latency_seconds_bucket{route=\"default\",le=\"+Inf\"} 1"), "{metrics}");
+    assert!(metrics.contains("outbox_dead_lettered_total{route=\"default\"} 0"), "{metrics}");
+    assert_eq!(daemon.ask("/live").0, 200);
     assert_eq!(daemon.ask("/other").0, 404);
 
     outbox.run(&["pause", "--route", "default"]).ends(DONE);

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::recent::Recent;
 use super::verdict::{Done, Verdict};
+use crate::telemetry::register_counters;
 
 /// Counters of one inbox, shared by its parts. Written with relaxed order: each is only ever read
 /// as a number.
@@ -44,6 +45,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn new(consumer: Consumer) -> Self {
+        register_counters("consumer", consumer.as_str());
         Self {
             consumer,
             received: AtomicU64::new(0),

@@ -27,6 +27,7 @@ mod publish_timeout;
 mod publisher;
 pub(crate) mod restart;
 mod route;
+mod sent;
 mod settler;
 mod stats;
 mod supervisor;

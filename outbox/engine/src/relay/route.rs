@@ -14,6 +14,7 @@ use super::core::{Command, Core, Event, Limits, PublishCommand, Report};
 use super::lease_keeper::LeaseKeeperMsg;
 use super::poller::PollerMsg;
 use super::publisher::{Publish, Publisher};
+use super::sent::Topics;
 use super::settler::SettlerMsg;
 use super::transitions::TransitionsMsg;
 use super::waker::Waker;
@@ -67,6 +68,8 @@ struct PublisherSlot {
     batch: Option<(u64, Outcomes)>,
     /// Instant at which the oldest message of the batch was appended.
     oldest: Timestamp,
+    /// Topics of its messages.
+    topics: Topics,
 }
 
 #[ractor::actor(message = CoreMsg, state = RouteState, arguments = RouteSetup)]
@@ -82,7 +85,8 @@ impl RouteCore {
         let mut publishers = Vec::new();
         for _ in 0..limits.publishers + limits.silent_publishers {
             let publisher = spawn_publisher(&context, &myself, &strict_timeout).await?;
-            publishers.push(PublisherSlot { publisher, batch: None, oldest: Timestamp::default() });
+            let (oldest, topics) = (Timestamp::default(), Topics::default());
+            publishers.push(PublisherSlot { publisher, batch: None, oldest, topics });
         }
         let names = (context.route.clone(), context.relay);
         let policies = Arc::clone(&context.policies);
@@ -147,6 +151,7 @@ impl RouteCore {
         slot.publisher = spawn_publisher(&state.context, &myself, &state.strict_timeout).await?;
         if let Some((batch, outcomes)) = slot.batch.take() {
             let outcomes = outcomes.take();
+            state.context.counters.sent(&slot.topics, &outcomes, &BTreeSet::new());
             state.feed(Event::Published { batch, outcomes, refused: BTreeSet::new(), broke: true });
         }
         state.plan(&myself);
@@ -206,6 +211,7 @@ impl RouteState {
         let Some(slot) = slots.find(|slot| slot.publisher.get_id() == publisher) else { return };
         let Some((batch, outcomes)) = slot.batch.take_if(|(batch, _)| *batch == number) else { return };
         let outcomes = outcomes.take();
+        self.context.counters.sent(&slot.topics, &outcomes, &refused);
         if outcomes.contains(&Some(Outcome::Delivered)) {
             self.context.counters.latency(self.context.clock.now().since(slot.oldest));
         }
@@ -269,6 +275,7 @@ impl RouteState {
         let Some(slot) = self.publishers.iter_mut().find(|slot| slot.batch.is_none()) else { return };
         let outcomes = Outcomes::new(batch.messages.len());
         slot.batch = Some((batch.number, outcomes.clone()));
+        slot.topics = Topics::of(&batch.messages);
         slot.oldest = batch.messages.iter().map(|stored| stored.appended_at).min().unwrap_or_default();
         // The failure of a publisher that is gone is handled in its own event; its batch is unknown
         // then.
@@ -294,7 +301,10 @@ impl RouteState {
     fn report(&self, report: Report) {
         let Context { route, counters, .. } = &*self.context;
         match report {
-            Report::TookOver(buckets) => tracing::info!(%route, buckets, "took over buckets"),
+            Report::TookOver(buckets) => {
+                counters.took_over(buckets);
+                tracing::info!(%route, buckets, "took over buckets");
+            }
             Report::LostBuckets(buckets) => tracing::warn!(
                 %route,
                 buckets,

@@ -1,15 +1,17 @@
 //! Counters of a relay.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use outbox_contract::backend::Backlog;
+use outbox_contract::backend::{Backlog, Outcome};
 use outbox_contract::{Route, metric};
 
 use super::core::{Cause, Counts};
+use super::sent::{Sent, Topics};
+use crate::telemetry::register_counters;
 
 /// Counters of one route, shared by its actors. Updated with relaxed ordering, because each is read
 /// on its own.
@@ -34,6 +36,7 @@ pub(crate) struct Counters {
     // clock.
     failing_until: AtomicU64,
     observed: Mutex<Observed>,
+    sent: Mutex<Sent>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -88,7 +91,9 @@ impl FailingSince {
 
 impl Counters {
     pub(crate) fn new(route: Route) -> Self {
+        register_counters("route", route.as_str());
         Self {
+            sent: Mutex::new(Sent::new(&route)),
             route,
             delivered: AtomicU64::new(0),
             settled: AtomicU64::new(0),
@@ -143,6 +148,16 @@ impl Counters {
 
     pub(crate) fn restarted(&self) {
         self.count(&self.restarts, 1, metric::RESTARTS);
+    }
+
+    /// Records the attempts of a batch. The broker has never seen the `refused` messages.
+    pub(crate) fn sent(&self, topics: &Topics, outcomes: &[Option<Outcome>], refused: &BTreeSet<usize>) {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner).count(topics, outcomes, refused);
+    }
+
+    /// Records that this relay took over buckets.
+    pub(crate) fn took_over(&self, buckets: usize) {
+        self.export(metric::TAKEOVERS, buckets as u64);
     }
 
     /// Records how long the oldest message of a confirmed batch had been waiting since it was
@@ -261,6 +276,7 @@ impl Counters {
 
     /// Records that a check found messages below the read position.
     pub(crate) fn found_below(&self, now: Duration, cause: Cause) {
+        self.export(metric::BELOW_CURSOR, 1);
         let mut observed = self.observed();
         let before = observed.below.filter(|before| before.is_remembered(now));
         let before = before.unwrap_or(FoundBelow { first: now, last: now, looks: 0, cause });
@@ -312,8 +328,12 @@ impl Counters {
     fn count(&self, counter: &AtomicU64, count: u64, name: &'static str) {
         if count > 0 {
             counter.fetch_add(count, Ordering::Relaxed);
-            metrics::counter!(name, "route" => self.route.as_str().to_owned()).increment(count);
+            self.export(name, count);
         }
+    }
+
+    fn export(&self, name: &'static str, count: u64) {
+        metrics::counter!(name, "route" => self.route.as_str().to_owned()).increment(count);
     }
 
     fn observed(&self) -> std::sync::MutexGuard<'_, Observed> {

@@ -1,7 +1,7 @@
 //! Descriptions of metrics, for the recorder of the program.
 
 use metrics::Unit;
-use outbox_contract::metric::{ALL, Kind};
+use outbox_contract::metric::{ALL, Kind, Metric};
 
 /// Registers units and descriptions of all metrics with the recorder of this program. Idempotent,
 /// and without effect if no recorder is installed.
@@ -13,6 +13,15 @@ pub(crate) fn describe_metrics() {
             Kind::Gauge => metrics::describe_gauge!(metric.name, unit, metric.help),
             Kind::Histogram => metrics::describe_histogram!(metric.name, unit, metric.help),
         }
+    }
+}
+
+/// Registers the counters that have this label and no other. They are exported from zero on: a
+/// counter that appears with its first increment has no increase that an alert could see.
+pub(crate) fn register_counters(label: &'static str, value: &str) {
+    let alone = |metric: &&Metric| metric.kind == Kind::Counter && metric.labels == [label];
+    for metric in ALL.iter().filter(alone) {
+        metrics::counter!(metric.name, label => value.to_owned()).increment(0);
     }
 }
 

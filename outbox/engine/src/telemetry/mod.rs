@@ -3,6 +3,6 @@
 mod metrics;
 mod propagation;
 
-pub(crate) use self::metrics::describe_metrics;
+pub(crate) use self::metrics::{describe_metrics, register_counters};
 pub use propagation::consume_span;
 pub(crate) use propagation::publish_span;

@@ -7,5 +7,6 @@ mod inbox;
 mod pool;
 mod promises;
 mod relay;
+mod scrape;
 mod service;
 mod unit_of_work;

@@ -14,6 +14,7 @@ mod direct;
 mod environment;
 mod failing;
 mod life;
+mod metrics;
 mod panics;
 mod problems;
 mod refused;

@@ -33,6 +33,7 @@ mod fence;
 mod hanging;
 mod health;
 mod marks;
+mod metrics;
 mod order;
 mod retries;
 mod sharing;
