@@ -171,7 +171,11 @@ impl Admin for MemoryStore {
     }
 
     async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
-        Ok(self.shared.state().tables.forget(filter, MAX_PER_CALL))
+        let note = AuditNote::forgotten(&self.actor, filter);
+        Ok(self.shared.statement(|tables, now| {
+            let ids = tables.forget(filter, MAX_PER_CALL);
+            tables.note_some(&note, &ids, now)
+        }))
     }
 }
 

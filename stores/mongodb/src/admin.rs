@@ -326,6 +326,9 @@ impl Admin for MongoDbStore {
     }
 
     async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
-        handled::forget(self.database(), filter).await.map_err(|failed| failed.in_step("forget"))
+        let names = handled::to_forget(self.database(), filter).await;
+        let names = names.map_err(|failed| failed.in_step("forget"))?;
+        let note = AuditNote::forgotten(self.actor(), filter);
+        self.change(Noted { note, change: Change::Forget(&names) }).await
     }
 }

@@ -56,6 +56,8 @@ pub(crate) struct Noted<'a> {
 pub(crate) enum Change<'a> {
     /// Removes dead letters of these names.
     Purge(&'a [Bson]),
+    /// Forgets handled ids of these names.
+    Forget(&'a [Bson]),
     /// Removes scheduled messages of these ids.
     Cancel(&'a [Bson]),
     /// Begins or ends a pause of a route, or of one of its topics.
@@ -73,6 +75,7 @@ impl Change<'_> {
     ) -> Result<Option<(usize, Vec<MessageId>)>, Failed> {
         let (collection, filter) = match self {
             Self::Purge(names) => (database.dead(), doc! { "_id": { "$in": *names } }),
+            Self::Forget(names) => (database.handled(), doc! { "_id": { "$in": *names } }),
             Self::Cancel(ids) => (database.scheduled(), doc! { "id": { "$in": *ids } }),
             Self::Pause { route, topic, paused } => {
                 // No new version: a heartbeat writes what it changes alone, and this is none of it.
@@ -95,7 +98,8 @@ impl Change<'_> {
         let (mut names, mut ids) = (Vec::new(), Vec::new());
         while let Some(row) = cursor.next(session).await {
             let row = row?;
-            ids.extend(message_id(row.get("id")));
+            let name = row.get_document("_id").ok();
+            ids.extend(message_id(row.get("id").or_else(|| name?.get("id"))));
             names.extend(row.get("_id").cloned());
         }
         if names.is_empty() {

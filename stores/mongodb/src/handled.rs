@@ -57,6 +57,20 @@ async fn remove(
     selected: Document,
     limit: usize,
 ) -> Result<u64, Failed> {
+    let names = chosen(database, session, selected, limit).await?;
+    let done =
+        database.handled().delete_many(doc! { "_id": { "$in": names } }).session(&mut *session).await?;
+    database.note(session);
+    Ok(done.deleted_count)
+}
+
+/// The names of what is selected, the oldest first.
+async fn chosen(
+    database: &Database,
+    session: &mut ClientSession,
+    selected: Document,
+    limit: usize,
+) -> Result<Vec<Bson>, Failed> {
     let mut cursor = database
         .handled()
         .find(selected)
@@ -69,10 +83,7 @@ async fn remove(
     while let Some(row) = cursor.next(session).await {
         names.extend(row?.get("_id").cloned());
     }
-    let done =
-        database.handled().delete_many(doc! { "_id": { "$in": names } }).session(&mut *session).await?;
-    database.note(session);
-    Ok(done.deleted_count)
+    Ok(names)
 }
 
 fn selected(filter: &HandledFilter) -> Document {
@@ -102,8 +113,8 @@ pub(crate) async fn count(database: &Database, filter: &HandledFilter) -> Result
     Ok(database.handled().count_documents(selected(filter)).session(&mut session).await?)
 }
 
-/// Forgets what a filter selects, the oldest first. Returns their number.
-pub(crate) async fn forget(database: &Database, filter: &HandledFilter) -> Result<u64, Failed> {
+/// The names of what a filter selects, the oldest first.
+pub(crate) async fn to_forget(database: &Database, filter: &HandledFilter) -> Result<Vec<Bson>, Failed> {
     let mut session = database.session().await?;
-    remove(database, &mut session, selected(filter), MAX_PER_CALL).await
+    chosen(database, &mut session, selected(filter), MAX_PER_CALL).await
 }

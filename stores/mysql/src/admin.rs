@@ -269,8 +269,14 @@ impl Admin for MySqlStore {
     }
 
     async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
-        let forget = async |connection: &mut MySqlConnection| handled::forget(connection, filter).await;
-        self.on("forget", &self.lines().operating, forget).await
+        let note = AuditNote::forgotten(self.actor(), filter);
+        let forget = async |connection: &mut MySqlConnection| {
+            let (removed, ids) = handled::forget(connection, filter).await?;
+            audit::write_removed(connection, &note, removed, &ids).await?;
+            Ok(removed)
+        };
+        let work = async |connection: &mut MySqlConnection| in_transaction(connection, forget).await;
+        self.on("forget", &self.lines().operating, work).await
     }
 }
 

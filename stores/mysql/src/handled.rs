@@ -1,8 +1,8 @@
 //! Ids that consumers have handled: their retention, and how an operator removes them.
 
-use outbox_contract::Timestamp;
 use outbox_contract::admin::{HandledFilter, MAX_PER_CALL};
 use outbox_contract::backend::rules::retention::HandledIdsCut;
+use outbox_contract::{MessageId, Timestamp};
 use sqlx::mysql::{MySql, MySqlConnection};
 use sqlx::{QueryBuilder, Row};
 
@@ -62,11 +62,11 @@ pub(crate) async fn count(
     row.try_get_unchecked::<i64, _>(0).map(i64::unsigned_abs)
 }
 
-/// Forgets what a filter selects, the oldest first. Returns their number.
+/// Forgets what a filter selects, the oldest first. Returns their number and their ids.
 pub(crate) async fn forget(
     connection: &mut MySqlConnection,
     filter: &HandledFilter,
-) -> Result<u64, sqlx::Error> {
+) -> Result<(u64, Vec<MessageId>), sqlx::Error> {
     let mut choose = selected("id", filter);
     choose.push(" order by handled_at limit ").push_bind(number(MAX_PER_CALL));
     // Chosen without a lock, and removed by the primary key: nobody else's row is waited for.
@@ -75,9 +75,10 @@ pub(crate) async fn forget(
     for row in &rows {
         ids.extend(message_id(row.try_get_unchecked(0)?));
     }
-    let forget =
-        sqlx::query(sql::HANDLED_FORGET).bind(sql::ids(ids)).bind(filter.consumer.as_str().as_bytes());
-    Ok(forget.execute(connection).await?.rows_affected())
+    let forget = sqlx::query(sql::HANDLED_FORGET)
+        .bind(sql::ids(ids.iter().copied()))
+        .bind(filter.consumer.as_str().as_bytes());
+    Ok((forget.execute(connection).await?.rows_affected(), ids))
 }
 
 /// A statement that reads these columns of what a filter selects.

@@ -308,7 +308,8 @@ impl Admin for PostgresStore {
     }
 
     async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
-        self.change("forget", handled::forget(self.sql(), filter)).await
+        let note = AuditNote::forgotten(self.actor(), filter);
+        self.change(handled::forget(self.sql(), filter), &note).await
     }
 }
 

@@ -277,7 +277,7 @@ impl Admin for SqliteStore {
     }
 
     async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
-        self.change("forget", handled::forget(filter)).await
+        self.change(&AuditNote::forgotten(self.actor(), filter), handled::forget(filter)).await
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use crate::admin::{Actor, AuditEntry, Edit, Filter};
+use crate::admin::{Actor, AuditEntry, Edit, Filter, HandledFilter};
 use crate::backend::KeyOperation;
 use crate::clock::Timestamp;
 use crate::id::{MessageId, OutboxId};
@@ -78,6 +78,23 @@ impl AuditNote {
     #[must_use]
     pub fn canceled(actor: &Actor) -> Self {
         Self::new(actor, "cancel_scheduled")
+    }
+
+    /// Creates the note of handled ids that a consumer forgets.
+    #[must_use]
+    pub fn forgotten(actor: &Actor, filter: &HandledFilter) -> Self {
+        let instants = [("since", filter.since), ("before", filter.before)];
+        let mut detail = Map::new();
+        detail.insert("consumer".to_owned(), json!(filter.consumer.as_str()));
+        detail.extend(
+            instants.into_iter().filter_map(|(name, at)| Some((name.to_owned(), json!(at?.to_string())))),
+        );
+        Self {
+            topic: filter.topic.clone(),
+            key: filter.key.clone(),
+            detail: Value::Object(detail).to_string(),
+            ..Self::new(actor, "forget")
+        }
     }
 
     /// Creates the note of a new identity.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::admin::{HandledFilter, MAX_PER_CALL};
+use outbox_contract::admin::{Filter, HandledFilter, MAX_PER_CALL};
 use outbox_contract::backend::Dedup;
 use outbox_contract::{Admin, Consumer, Message, Outgoing, Store, Transactional, inbox_route};
 
@@ -114,6 +114,14 @@ pub async fn a_forgotten_message_is_new_once_more<H: StoreHarness>(harness: &H) 
     assert_eq!(deduplicate(&*store, &invoices, &all).await, [Dedup::Duplicate; 4], "of another consumer");
     assert_eq!(forget(&*store, &of_inventory).await, 4, "a consumer is forgotten");
     assert_eq!(count(&*store, &HandledFilter::of(invoices)).await, 4);
+
+    let entries = store.audit(&Filter::all_routes()).await.expect("recorded operations are listed");
+    let recorded: Vec<_> = entries.iter().map(|entry| (entry.operation.as_str(), entry.affected)).collect();
+    assert_eq!(recorded, [("forget", 1), ("forget", 3), ("forget", 4)]);
+    let first = &entries[0];
+    let key = (first.topic.as_ref(), first.key.as_ref(), first.ids.as_slice());
+    assert_eq!(key, (Some(&a.topic), Some(&a.key_id().key), [a.id].as_slice()));
+    assert!(first.detail.contains("inventory"), "{}", first.detail);
 }
 
 /// A filter's instants are those of the handling, by the database's clock: from `since` on, and before

@@ -31,14 +31,14 @@ struct OfConsumer {
 }
 
 impl OfConsumer {
-    /// Removes those that are chosen, the oldest first. Returns their number.
-    fn remove(&mut self, chosen: &[(Timestamp, u64)]) -> u64 {
-        for at in chosen {
-            if let Some((id, ..)) = self.by_time.remove(at) {
-                self.ids.remove(&id);
-            }
+    /// Removes those that are chosen. Returns their ids.
+    fn remove(&mut self, chosen: &[(Timestamp, u64)]) -> Vec<MessageId> {
+        let removed: Vec<_> =
+            chosen.iter().filter_map(|at| self.by_time.remove(at)).map(|(id, ..)| id).collect();
+        for id in &removed {
+            self.ids.remove(id);
         }
-        chosen.len() as u64
+        removed
     }
 
     /// The instant up to which ids can be removed now.
@@ -117,9 +117,9 @@ impl Tables {
         of.map_or(0, |of| of.selected(filter).count()) as u64
     }
 
-    /// Forgets that a consumer has handled messages, the oldest first. Returns their number.
-    pub(crate) fn forget(&mut self, filter: &HandledFilter, limit: usize) -> u64 {
-        let Some(of) = self.handled_ids.consumers.get_mut(&filter.consumer) else { return 0 };
+    /// Forgets that a consumer has handled messages, the oldest first. Returns their ids.
+    pub(crate) fn forget(&mut self, filter: &HandledFilter, limit: usize) -> Vec<MessageId> {
+        let Some(of) = self.handled_ids.consumers.get_mut(&filter.consumer) else { return Vec::new() };
         let chosen: Vec<_> = of.selected(filter).take(limit).collect();
         of.remove(&chosen)
     }

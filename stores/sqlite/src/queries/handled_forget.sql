@@ -11,3 +11,4 @@ where number in (
     order by handled_at
     limit ?6
 )
+returning id

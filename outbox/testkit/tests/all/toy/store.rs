@@ -793,13 +793,17 @@ impl Admin for ToyStore {
     }
 
     async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError> {
-        Ok(self.run(|tables, _| {
+        Ok(self.run(|tables, now| {
             let mut forgotten = tables.selected(filter);
             forgotten.truncate(MAX_PER_CALL);
-            for id in &forgotten {
-                tables.handled.remove(id);
+            for name in &forgotten {
+                tables.handled.remove(name);
             }
-            forgotten.len() as u64
+            let ids: Vec<MessageId> = forgotten.iter().map(|(_, id)| *id).collect();
+            if !ids.is_empty() {
+                tables.note(&AuditNote::forgotten(&self.actor, filter), &ids, now);
+            }
+            ids.len() as u64
         }))
     }
 }
