@@ -54,7 +54,7 @@ impl Part {
             Self::Route => ActorCell::is_message_type_of::<CoreMsg>,
             Self::Supervisor => ActorCell::is_message_type_of::<RouteMsg>,
             Self::Maintenance => ActorCell::is_message_type_of::<MaintenanceMsg>,
-            Self::Jobs => return below(&[relay.maintenance.clone()]),
+            Self::Jobs => return below(std::slice::from_ref(&relay.maintenance)),
         };
         let first = below(&roots);
         let all = roots.iter().chain(&first).cloned().chain(below(&first));

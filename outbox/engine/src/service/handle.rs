@@ -216,7 +216,7 @@ mod tests {
         let names: Vec<String> = roots(&service().await).into_iter().map(|(name, _)| name).collect();
         let unique: BTreeSet<&String> = names.iter().collect();
         assert_eq!((names.len(), unique.len()), (5, 5), "{names:?}");
-        for at in 0..names.len() {
+        for (at, name) in names.iter().enumerate() {
             let service = service().await;
             let running = tokio::spawn({
                 let service = service.clone();
@@ -226,8 +226,8 @@ mod tests {
             assert!(!running.is_finished());
             roots(&service)[at].1.kill();
             let error = running.await.unwrap().unwrap_err();
-            let part = if names[at].starts_with("relay") { "relay" } else { "inbox billing" };
-            assert_eq!(error.unfinished(), [part], "{}", names[at]);
+            let part = if name.starts_with("relay") { "relay" } else { "inbox billing" };
+            assert_eq!(error.unfinished(), [part], "{name}");
             assert!(roots(&service).is_empty(), "it has shut down");
         }
     }

@@ -267,16 +267,15 @@ impl Core {
 
     /// Starts a check below the read position, if it is time. Nothing waits for the answer.
     pub(in crate::relay::core) fn begin_looking_below(&mut self) {
-        let is_any_astray = self.reading.early.is_any_astray();
-        if is_any_astray {
+        if self.reading.early.is_any_astray() {
             self.below.hurry(self.now);
+            if self.now >= self.below.next {
+                // The rows are known, so nothing is asked. A running check is of no use any more.
+                return self.found_below(None, self.reading.main_cursor());
+            }
         }
         if self.below.under_way.is_some() || self.now < self.below.next {
             return;
-        }
-        if is_any_astray {
-            // The rows are known, so nothing is asked.
-            return self.found_below(None, self.reading.main_cursor());
         }
         let has_shards = self.reading.has_shards();
         let unfinished = self.below.unfinished.take();
@@ -295,7 +294,7 @@ impl Core {
 
     /// Returns when the relay goes back to rows that wait for it.
     pub(in crate::relay::core) fn goes_back_at(&self) -> Option<Duration> {
-        (self.reading.early.is_any_astray() && self.below.under_way.is_none()).then_some(self.below.next)
+        self.reading.early.is_any_astray().then_some(self.below.next)
     }
 
     /// Returns the query. `None`: nothing has been read yet.
