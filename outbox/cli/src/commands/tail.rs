@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use outbox::admin::{Filter, MAX_PER_CALL};
 use outbox::backend::{Listed, Position, View};
-use outbox::{Admin, MessageId, Timestamp};
+use outbox::{MessageId, Timestamp};
 use serde_json::{Value, json};
 
 use crate::app::App;
