@@ -5,7 +5,6 @@ use std::io::Read;
 
 use outbox::admin::{Edit, Filter};
 use outbox::backend::View;
-use outbox::message::Bytes;
 use outbox::{Admin, Headers, Key, MessageId, Timestamp, Topic};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
@@ -62,7 +61,7 @@ impl Fields {
             self.payload_hex.map(|text| bytes(&text)).transpose()?,
         ];
         let mut payloads = payloads.into_iter().flatten();
-        edit.payload = payloads.next().map(Bytes::from);
+        edit.payload = payloads.next().map(Into::into);
         if payloads.next().is_some() {
             return Err(Failed::usage("give one of payload, payload_text and payload_hex"));
         }
