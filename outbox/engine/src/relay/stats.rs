@@ -26,6 +26,8 @@ pub(crate) struct Counters {
     resets: AtomicU64,
     restarts: AtomicU64,
     fetches: AtomicU64,
+    batches: AtomicU64,
+    waited_micros: AtomicU64,
     pub(crate) buckets: AtomicUsize,
     pub(crate) disagreeing: AtomicBool,
     // End of the time for which the relay counts as failing repeatedly, in microseconds of its own
@@ -98,6 +100,8 @@ impl Counters {
             resets: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
             fetches: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
+            waited_micros: AtomicU64::new(0),
             buckets: AtomicUsize::new(0),
             disagreeing: AtomicBool::new(false),
             failing_until: AtomicU64::new(0),
@@ -144,6 +148,9 @@ impl Counters {
     /// Records how long the oldest message of a confirmed batch had been waiting since it was
     /// appended.
     pub(crate) fn latency(&self, waited: Duration) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        let micros = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+        self.waited_micros.fetch_add(micros, Ordering::Relaxed);
         let route = self.route.as_str().to_owned();
         metrics::histogram!(metric::LATENCY, "route" => route).record(waited.as_secs_f64());
     }
@@ -294,6 +301,8 @@ impl Counters {
             resets: read(&self.resets),
             restarts: read(&self.restarts),
             fetches: read(&self.fetches),
+            batches: read(&self.batches),
+            waited: Duration::from_micros(read(&self.waited_micros)),
             buckets: self.buckets.load(Ordering::Relaxed),
             in_flight: in_flight.0,
             in_flight_bytes: in_flight.1,
@@ -337,6 +346,11 @@ pub struct RelayStats {
     pub restarts: u64,
     /// Fetches from the store.
     pub fetches: u64,
+    /// Batches with a confirmed message.
+    pub batches: u64,
+    /// Time from append to confirmation, summed over the oldest message of each of these batches.
+    /// Two readings tell the mean between them.
+    pub waited: Duration,
     /// Buckets owned now.
     pub buckets: usize,
     /// Messages in memory now, including delivered ones that are not yet removed from the store.
@@ -357,6 +371,8 @@ impl std::ops::AddAssign for RelayStats {
         self.resets += other.resets;
         self.restarts += other.restarts;
         self.fetches += other.fetches;
+        self.batches += other.batches;
+        self.waited += other.waited;
         self.buckets += other.buckets;
         self.in_flight += other.in_flight;
         self.in_flight_bytes += other.in_flight_bytes;
