@@ -15,6 +15,7 @@ const CATEGORIES: &[&str] = &[
     "development-tools::procedural-macro-helpers",
     "development-tools::testing",
     "network-programming",
+    "web-programming",
 ];
 
 const LICENCES: &[&str] = &["LICENSE-APACHE", "LICENSE-MIT"];

@@ -1,0 +1,34 @@
+// Shows the page anew every five seconds, while somebody looks and nothing is being filled in.
+"use strict";
+(() => {
+  const every = 5000;
+  const main = () => document.querySelector("main[data-live]");
+  if (!main()) return;
+  const note = () => document.querySelectorAll(".live").forEach((it) => { it.hidden = false; });
+  const address = new URL(location.href);
+  if (address.searchParams.has("did")) {
+    // A result is told once: not again when the page is loaded again.
+    address.searchParams.delete("did");
+    history.replaceState(null, "", address);
+  }
+  const busy = () => {
+    const active = document.activeElement;
+    const chosen = document.querySelector("main input:checked");
+    const selected = String(getSelection() || "");
+    return document.hidden || chosen || selected || (active && active.matches("input, select, textarea"));
+  };
+  const refresh = async () => {
+    if (busy()) return;
+    const answer = await fetch(address, { credentials: "same-origin", redirect: "error", headers: { accept: "text/html" } });
+    if (!answer.ok) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main[data-live]");
+    if (!fresh || busy()) return;
+    const old = main();
+    const open = [...old.querySelectorAll("details")].map((it) => it.open);
+    fresh.querySelectorAll("details").forEach((it, at) => { it.open = open[at] ?? it.open; });
+    old.replaceWith(fresh);
+    note();
+  };
+  note();
+  setInterval(() => refresh().catch(() => {}), every);
+})();

@@ -1,0 +1,250 @@
+//! The overview: what waits, what needs attention, and how it was in the last hours.
+
+use std::time::Duration;
+
+use maud::{Markup, html};
+use outbox::backend::{Backlog, Unserved};
+use outbox::relay::Status;
+use outbox::{Route, Timestamp};
+
+use crate::format::{self, age, count, number};
+use crate::problem::Problem;
+use crate::series::{Value, values};
+use crate::text;
+use crate::view::chart::{Form, Line, chart};
+use crate::view::{Page, list};
+use crate::visit::Visit;
+
+/// Age of the oldest message from which it needs attention.
+const OLD: Duration = Duration::from_secs(60);
+
+/// Number of points of a line.
+const POINTS: usize = 180;
+
+/// Spans of the charts: name in the address, label, hours.
+const SPANS: [(&str, &str, u64); 3] = [("1h", "1 hour", 1), ("6h", "6 hours", 6), ("24h", "24 hours", 24)];
+
+/// Columns of the table of routes.
+const HEAD: &[&str] = &[
+    "Route",
+    "#Pending",
+    "#Oldest",
+    "#Parked",
+    "#Retrying keys",
+    "#Held keys",
+    "#Dead",
+    "#Scheduled",
+    "Relays",
+];
+
+/// Shows it.
+pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
+    let mut routes = Vec::new();
+    for route in visit.app.routes().await? {
+        let backlog = visit.ask(visit.store().backlog(&route)).await?;
+        routes.push((route, backlog));
+    }
+    let unserved = visit.ask(visit.store().unserved(OLD)).await?;
+    let body = html! {
+        (attention(visit, &routes, &unserved))
+        (tiles(visit, &routes))
+        (charts(visit))
+        h2 { "Routes" }
+        (table(visit, &routes, &unserved))
+    };
+    Ok(Page::live("Overview", body))
+}
+
+/// Shows what needs attention, or that nothing does.
+fn attention(visit: &Visit, routes: &[(Route, Backlog)], unserved: &[Unserved]) -> Markup {
+    let mut found: Vec<(&str, Markup)> = Vec::new();
+    if let Some(relay) = &visit.app.relay {
+        let health = relay.health();
+        let class = if health.status == Status::Unhealthy { "bad" } else { "warn" };
+        let reasons = health.reasons.iter().filter(|_| health.status != Status::Healthy);
+        found
+            .extend(reasons.map(|reason| (class, html! { (text::short(&visit.app.redacted(reason), 400)) })));
+    }
+    for it in unserved.iter().take(10) {
+        let remedy = if it.can_be_served { "Start a relay of it." } else { "Correct its name in the rows." };
+        found.push((
+            "bad",
+            html! {
+                (of(it.route.as_str())) "no running relay serves it; its oldest message has waited for "
+                (age(it.oldest_age)) ". " (remedy)
+            },
+        ));
+    }
+    for (route, backlog) in routes {
+        let name = route.as_str();
+        let is_unserved = unserved.iter().any(|it| it.route == *route);
+        if let Some(oldest) = backlog.oldest_age.filter(|oldest| *oldest > OLD && !is_unserved) {
+            found.push(("warn", html! { (of(name)) "the oldest message has waited for " (age(oldest)) "." }));
+        }
+        if backlog.held_keys > 0 {
+            found.push(("warn", decide(visit, name, "/keys", &count(backlog.held_keys, "held key"))));
+        }
+        if backlog.dead > 0 {
+            found.push(("warn", decide(visit, name, "/causes", &count(backlog.dead, "dead letter"))));
+        }
+    }
+    html! {
+        @if found.is_empty() {
+            p.verdict.good { "Everything flows. Nothing needs attention." }
+        } @else {
+            ul.verdict { @for (class, what) in &found { li class=(class) { (what) } } }
+        }
+    }
+}
+
+fn of(route: &str) -> Markup {
+    html! { "Route " b { bdi { (text::short(route, 64)) } } ": " }
+}
+
+fn decide(visit: &Visit, route: &str, path: &str, what: &str) -> Markup {
+    html! { (of(route)) a href=(visit.to(path, &[("route", route)])) { (what) } ", until an operator decides." }
+}
+
+/// Shows the figures of all routes.
+fn tiles(visit: &Visit, routes: &[(Route, Backlog)]) -> Markup {
+    let sum = |figure: fn(&Backlog) -> u64| routes.iter().map(|(_, backlog)| figure(backlog)).sum::<u64>();
+    let more = routes.iter().any(|(_, backlog)| backlog.pending_is_at_least);
+    let oldest = routes.iter().filter_map(|(_, backlog)| backlog.oldest_age).max();
+    let failing = sum(|backlog| backlog.retrying_keys + backlog.held_keys);
+    let (parked, dead) = (sum(|backlog| backlog.parked), sum(|backlog| backlog.dead));
+    let held = sum(|backlog| backlog.held_keys);
+    let pending = format!("{}{}", number(sum(|backlog| backlog.pending)), if more { "+" } else { "" });
+    let (age, waits) =
+        oldest.map_or(("–".to_owned(), "nothing waits"), |oldest| (age(oldest), "has waited"));
+    let flag = |is: bool, class| if is { class } else { "" };
+    let held = format!("{} held", number(held));
+    let tiles = [
+        ("Oldest", "/messages", age, flag(oldest > Some(OLD), "warn"), waits),
+        ("Pending", "/messages", pending, "", "to be sent"),
+        ("Parked", "/messages?view=parked", number(parked), flag(parked > 0, "warn"), "behind failing keys"),
+        ("Failing keys", "/keys", number(failing), flag(failing > 0, "warn"), held.as_str()),
+        ("Dead letters", "/dead", number(dead), flag(dead > 0, "bad"), "given up"),
+        ("Scheduled", "/scheduled", number(sum(|backlog| backlog.scheduled)), "", "due later"),
+    ];
+    html! {
+        div.tiles {
+            @for (label, path, value, class, note) in &tiles {
+                a class={ "tile " (class) } href={ (visit.base) (path) } {
+                    span { (label) } b { (value) } small { (note) }
+                }
+            }
+        }
+    }
+}
+
+fn seconds(value: f64) -> String {
+    age(Duration::from_secs_f64(value.clamp(0.0, 1e9)))
+}
+
+fn whole(value: f64) -> String {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "counts are positive and small"
+    )]
+    number(value.max(0.0).round() as u64)
+}
+
+fn rate(value: f64) -> String {
+    if value < 10.0 { format!("{value:.1}/s") } else { format!("{}/s", whole(value)) }
+}
+
+/// Shows the charts of the last hours.
+fn charts(visit: &Visit) -> Markup {
+    let asked = visit.params.get("span").unwrap_or(SPANS[0].0);
+    let (_, _, hours) = SPANS.into_iter().find(|(name, ..)| *name == asked).unwrap_or(SPANS[0]);
+    let span = Duration::from_secs(hours * 3_600);
+    let now = visit.now;
+    let at = |part: u32| {
+        let ago = i64::try_from((span / 2 * part).as_micros()).unwrap_or_default();
+        let text = format::at(Timestamp::from_micros(now.as_micros() - ago));
+        text.get(11..16).unwrap_or_default().to_owned()
+    };
+    let (start, middle, end) = (at(2), at(1), at(0));
+    let series = visit.app.series();
+    let line = |name: &'static str, class: &'static str, value: Value| Line {
+        name,
+        class,
+        values: series.bins(now, span, POINTS, value),
+    };
+    let waiting = [line("all", "c1", values::waiting), line("parked", "c2", values::parked)];
+    let aside = [line("failing keys", "c2", values::failing), line("dead letters", "c4", values::dead)];
+    let shown =
+        |title: &str, lines: &[Line<'_>], form: Form| chart(title, lines, form, [&start, &middle, &end]);
+    html! {
+        div.charthead {
+            h2 { "Last " (SPANS.iter().find(|(.., of)| *of == hours).map_or("hour", |(_, label, _)| label)) }
+            p.tabs {
+                @for (name, label, of) in SPANS {
+                    a href=(visit.to("/", &[("span", name)])) aria-current=[(of == hours).then_some("page")] {
+                        (label)
+                    }
+                }
+            }
+        }
+        div.charts {
+            (shown("Age of the oldest message", &[line("age", "c1", values::oldest)], seconds))
+            (shown("Messages that wait", &waiting, whole))
+            @if visit.app.relay.is_some() {
+                (shown("Delivered by this relay", &[line("delivered", "c3", values::rate)], rate))
+                (shown("From append to confirmation", &[line("mean", "c3", values::latency)], seconds))
+            }
+            (shown("Set aside", &aside, whole))
+        }
+    }
+}
+
+fn table(visit: &Visit, routes: &[(Route, Backlog)], unserved: &[Unserved]) -> Markup {
+    let quiet =
+        |number: u64| html! { @if number == 0 { span.quiet { "0" } } @else { (format::number(number)) } };
+    html! {
+        div.scroll {
+            table.list {
+                (list::head(HEAD))
+                tbody {
+                    @for (route, backlog) in routes {
+                        @let name = route.as_str();
+                        tr {
+                            td data-name="Route" {
+                                a href=(visit.to("/topics", &[("route", name)])) {
+                                    bdi { (text::short(name, 64)) }
+                                }
+                            }
+                            td.number data-name="Pending" {
+                                (quiet(backlog.pending)) @if backlog.pending_is_at_least { "+" }
+                            }
+                            td.number data-name="Oldest" {
+                                @match backlog.oldest_age {
+                                    Some(oldest) => (age(oldest)), None => span.quiet { "–" }
+                                }
+                            }
+                            td.number data-name="Parked" { (quiet(backlog.parked)) }
+                            td.number data-name="Retrying keys" { (quiet(backlog.retrying_keys)) }
+                            td.number data-name="Held keys" { (quiet(backlog.held_keys)) }
+                            td.number data-name="Dead" { (quiet(backlog.dead)) }
+                            td.number data-name="Scheduled" { (quiet(backlog.scheduled)) }
+                            td data-name="Relays" {
+                                a href=(visit.to("/relays", &[("route", name)])) {
+                                    @if unserved.iter().any(|it| it.route == *route) {
+                                        span.state.bad { "none" }
+                                    }
+                                    @else if backlog.unowned_buckets > 0 {
+                                        span.state.warn {
+                                            (count(backlog.unowned_buckets, "unowned bucket"))
+                                        }
+                                    }
+                                    @else { "show" }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! A store that fails, or gives no answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use outbox::admin::Actor;
+use outbox::backend::{StoreCall, StoreLayer, View};
+use outbox::memory::MemoryStore;
+use outbox::{Admin, StoreError, StoreErrorKind};
+use outbox_dashboard::Dashboard;
+
+use crate::world::{Browser, PAGES, World};
+
+/// A store whose calls fail after so many.
+#[derive(Clone)]
+struct Failing {
+    store: MemoryStore,
+    left: Arc<AtomicUsize>,
+    /// True: it gives no answer instead of an error.
+    hangs: bool,
+}
+
+impl StoreLayer for Failing {
+    type Inner = MemoryStore;
+
+    fn inner(&self) -> &MemoryStore {
+        &self.store
+    }
+
+    fn acting_as(&self, _: Actor) -> Arc<dyn Admin> {
+        Arc::new(self.clone())
+    }
+
+    async fn around<T: Send, E: From<StoreError> + Send>(
+        &self,
+        _: StoreCall,
+        effect: impl Future<Output = Result<T, E>> + Send,
+    ) -> Result<T, E> {
+        let left = self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        if left.is_ok() {
+            return effect.await;
+        }
+        if self.hangs {
+            std::future::pending::<()>().await;
+        }
+        let said = "connection <b>lost</b> to db with s3cret";
+        Err(StoreError::new(StoreErrorKind::Unavailable, "browse", said).into())
+    }
+}
+
+fn failing(world: &World, after: usize, hangs: bool) -> (Browser, Arc<AtomicUsize>) {
+    let left = Arc::new(AtomicUsize::new(after));
+    let store = Failing { store: world.store.clone(), left: Arc::clone(&left), hangs };
+    let timeout = Duration::from_millis(if hangs { 20 } else { 60_000 });
+    let builder =
+        Dashboard::builder(store).store_timeout(timeout).redact(|text| text.replace("s3cret", "***"));
+    // Samples would take some of the calls.
+    let browser = Browser::of(builder.sample_every(Duration::from_secs(86_400)).build());
+    (browser, left)
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_a_page_with_its_code_and_a_remedy() {
+    let world = World::full().await;
+    for path in PAGES.into_iter().chain(["/settings", "/key?topic=orders&key=held", "/confirm?op=purge"]) {
+        let (browser, _) = failing(&world, 0, false);
+        let page = browser.get(path).await.is(503);
+        let page = page.says("OBX-STORE-UNAVAILABLE").says("What to do:").says("connection &lt;b&gt;lost");
+        page.hides("s3cret").says("Overview");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_fails_in_the_middle_of_a_page_fails_the_page() {
+    let world = World::full().await;
+    for after in 0..12 {
+        for path in PAGES.into_iter().chain(["/key?topic=orders&key=held"]) {
+            let (browser, _) = failing(&world, after, false);
+            let answer = browser.get(path).await;
+            assert!([200, 503].contains(&answer.status.as_u16()), "{path} after {after}: {answer:#?}");
+            if answer.status == 503 {
+                answer.says("OBX-STORE-UNAVAILABLE");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_gives_no_answer_holds_up_no_page() {
+    let world = World::full().await;
+    for path in PAGES.into_iter().chain(["/settings"]) {
+        let (browser, _) = failing(&world, 0, true);
+        browser.get(path).await.is(504).says("OBX-STORE-UNAVAILABLE").says("may have taken effect");
+    }
+}
+
+#[tokio::test]
+async fn an_operation_that_is_cut_short_tells_what_it_did() {
+    let world = World::new();
+    for key in ["a", "b", "c"] {
+        let id = world.order(key).await;
+        world.fail(id, "no", true).await;
+    }
+    let (browser, left) = failing(&world, usize::MAX, false);
+    let form = browser.get("/keys").await.is(200).form("Release all");
+    // The first sample would take some of the calls.
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    // The list of keys, and one of the three.
+    left.store(2, Ordering::Relaxed);
+    let sent = browser.send(&form).await.is(303);
+    left.store(usize::MAX, Ordering::Relaxed);
+    browser.get(&sent.location()).await.is(200).says("Released 1 key. More remain; do it again to continue.");
+}
+
+#[tokio::test]
+async fn an_operation_that_did_nothing_is_an_error() {
+    let world = World::full().await;
+    let (browser, left) = failing(&world, usize::MAX, false);
+    let form = browser.get("/confirm?op=purge").await.is(200).form_of_confirmation();
+    left.store(0, Ordering::Relaxed);
+    browser.send(&form).await.is(503).says("an operation may have taken effect");
+    assert_eq!(world.number(View::DeadLetters).await, 1);
+}

@@ -1,0 +1,62 @@
+//! Pages of lists.
+
+use outbox::backend::View;
+use outbox::message::Outgoing;
+
+use crate::world::{World, order};
+
+#[tokio::test]
+async fn a_list_is_read_page_by_page_with_its_filter() {
+    let world = World::new();
+    let messages = (0..120).map(|number| Outgoing::from(order(&format!("k{number:03}")))).collect();
+    world.append(messages).await;
+    let browser = world.browser();
+    let first = browser.get("/messages?topic=orders").await.is(200).says("k000").says("k049").hides("k050");
+    let second = browser.get(&first.link("Next ›")).await.is(200).says("k050").says("k099").hides("k049");
+    let third =
+        browser.get(&second.link("Next ›")).await.is(200).says("k119").says("101–120").hides("Next ›");
+    let back = browser.get(&third.link("‹ Previous")).await.is(200).says("k050");
+    browser.get(&back.link("« First")).await.is(200).says("k000").says("value=\"orders\"");
+}
+
+#[tokio::test]
+async fn a_search_goes_on_behind_what_was_found() {
+    let world = World::new();
+    let messages = (0..260).map(|number| Outgoing::from(order(&format!("k{}", number % 2)))).collect();
+    for id in world.append(messages).await.into_iter().take(130) {
+        world.deliver(id).await;
+    }
+    let browser = world.browser();
+    let first = browser.get("/messages?view=history&text=k1").await.is(200).hides(">k0<");
+    let second =
+        browser.get(&first.link("Next ›")).await.is(200).says(">k1</bdi>").hides(">k0<").hides("Next ›");
+    let rows = |body: &str| body.matches("data-name=\"Key\"").count();
+    assert_eq!(rows(&first.body) + rows(&second.body), 65);
+}
+
+#[tokio::test]
+async fn failing_keys_and_the_audit_have_pages() {
+    let world = World::new();
+    for number in 0..60 {
+        let id = world.order(&format!("k{number:02}")).await;
+        world.fail(id, "no", true).await;
+    }
+    let browser = world.browser();
+    let first = browser.get("/keys").await.is(200).says("k49").hides("k50");
+    browser.get(&first.link("Next ›")).await.is(200).says("k59").hides("k49");
+    browser.press("/keys", "Release all").await.says("Released 60 keys.");
+    let first = browser.get("/audit").await.is(200).says("k59");
+    browser.get(&first.link("Next ›")).await.is(200).says("k00").hides("k59");
+}
+
+#[tokio::test]
+async fn an_offset_behind_the_end_is_an_empty_page() {
+    let world = World::full().await;
+    let browser = world.browser();
+    for path in ["/keys", "/dead", "/causes", "/messages", "/scheduled", "/audit"] {
+        for offset in ["1000000000", "18446744073709551615", "-1", "x"] {
+            browser.get(&format!("{path}?offset={offset}")).await.is(200);
+        }
+    }
+    assert_eq!(world.number(View::DeadLetters).await, 1);
+}
