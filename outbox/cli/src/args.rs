@@ -66,6 +66,8 @@ pub(crate) enum Command {
     Check,
     /// Run a relay until SIGTERM or Ctrl-C, which drain and stop it; a second signal ends it at once
     Relay(RelayArgs),
+    /// Serve a web page that shows all of this and carries out the same operations
+    Dashboard(DashboardArgs),
     /// Show the backlog and what needs attention
     Status(StatusArgs),
     /// Show the status again and again, with relays and topics; once where no terminal shows it
@@ -170,6 +172,9 @@ pub(crate) struct RelayArgs {
     /// Serve /health and /metrics here; a port alone is on 127.0.0.1
     #[arg(long, value_name = "ADDRESS", env = "OUTBOX_HTTP", num_args = 0..=1, default_missing_value = "127.0.0.1:9464")]
     pub(crate) http: Option<String>,
+    /// Serve the dashboard there too: to this machine only, unless its settings let in others
+    #[arg(long)]
+    pub(crate) dashboard: bool,
     /// Name of this relay in logs and in the database
     #[arg(long, value_name = "NAME", env = "OUTBOX_LABEL")]
     pub(crate) label: Option<String>,
@@ -182,6 +187,13 @@ pub(crate) struct RelayArgs {
     /// Maximum duration of a stop; what is unsent by then is sent after the next start
     #[arg(long, value_name = "TIME", env = "OUTBOX_STOP_WITHIN", value_parser = time::span)]
     pub(crate) stop_within: Option<Duration>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DashboardArgs {
+    /// Address; a port alone is on 127.0.0.1; without one, 127.0.0.1:9464
+    #[arg(long, value_name = "ADDRESS", env = "OUTBOX_HTTP")]
+    pub(crate) http: Option<String>,
 }
 
 #[derive(Args, Debug)]

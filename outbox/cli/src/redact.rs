@@ -16,12 +16,15 @@ static SECRETS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Remembers the secrets of a URL.
 pub(crate) fn learn(url: &str) {
+    secrets_of(url).into_iter().for_each(learn_secret);
+}
+
+/// Remembers a secret, also in its decoded form.
+pub(crate) fn learn_secret(secret: &str) {
     let mut secrets = SECRETS.lock().unwrap_or_else(PoisonError::into_inner);
-    for secret in secrets_of(url) {
-        for form in [decoded(secret), secret.to_owned()] {
-            if form.len() >= SHORTEST && !secrets.contains(&form) {
-                secrets.push(form);
-            }
+    for form in [decoded(secret), secret.to_owned()] {
+        if form.len() >= SHORTEST && !secrets.contains(&form) {
+            secrets.push(form);
         }
     }
     // The longest first: one secret may be a part of another.

@@ -2,11 +2,13 @@
 //! same names.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
 use outbox::RetryPolicy;
 use outbox::relay::{RelayConfig, duration};
+use outbox_dashboard::{Access, User};
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -16,6 +18,12 @@ use crate::redact;
 
 /// Beginning of the environment variables that are settings of the relay.
 const RELAY_VARIABLES: &str = "OUTBOX_RELAY_";
+
+/// Environment variables with a token of the dashboard, and the settings that they are.
+const TOKENS: [(&str, &str); 2] = [
+    ("OUTBOX_DASHBOARD_TOKEN", "dashboard.operators.operator"),
+    ("OUTBOX_DASHBOARD_READ_ONLY_TOKEN", "dashboard.readers.reader"),
+];
 
 /// Everything that can be set.
 #[derive(Clone, Debug, Deserialize)]
@@ -41,6 +49,8 @@ pub(crate) struct Settings {
     pub(crate) routes: BTreeMap<String, String>,
     /// Retry policies of single topics.
     pub(crate) topics: BTreeMap<String, RetryPolicy>,
+    /// The web page.
+    pub(crate) dashboard: Dashboard,
     /// Settings of RabbitMQ.
     pub(crate) rabbitmq: RabbitMq,
     /// Settings of Kafka.
@@ -61,10 +71,77 @@ impl Default for Settings {
             relay: RelayConfig::default(),
             routes: BTreeMap::new(),
             topics: BTreeMap::new(),
+            dashboard: Dashboard::default(),
             rabbitmq: RabbitMq::default(),
             kafka: Kafka::default(),
             redis: Redis::default(),
         }
+    }
+}
+
+/// Settings of the dashboard. Without users and proxies, only this machine is let in.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Dashboard {
+    /// True: a relay serves it, too.
+    pub(crate) enabled: bool,
+    /// Name of the outbox in the head of each page.
+    pub(crate) title: Option<String>,
+    /// How users show their secrets: `token` or `password`.
+    login: Option<String>,
+    /// Secrets of those who act, by name.
+    operators: BTreeMap<String, String>,
+    /// Secrets of those who look, by name.
+    readers: BTreeMap<String, String>,
+    /// Header in which a proxy names whom it has authenticated.
+    proxy_header: Option<String>,
+    /// Addresses or networks of that proxy.
+    proxies: Vec<String>,
+    /// Those whom it names who act.
+    proxy_operators: Vec<String>,
+    /// True: those who look see payloads.
+    pub(crate) payloads_for_readers: bool,
+    /// Origins under which browsers find it, behind a proxy.
+    pub(crate) origins: Vec<String>,
+    /// Path under which browsers find it, behind a proxy.
+    pub(crate) base_path: Option<String>,
+}
+
+/// Shows no secret.
+impl fmt::Debug for Dashboard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dashboard").field("enabled", &self.enabled).finish_non_exhaustive()
+    }
+}
+
+impl Dashboard {
+    /// Returns who is let in.
+    pub(crate) fn access(&self) -> Result<Access, Failed> {
+        let users = || {
+            let operators = self.operators.iter().map(|(name, secret)| User::operator(name, secret));
+            operators.chain(self.readers.iter().map(|(name, secret)| User::read_only(name, secret)))
+        };
+        let has_users = users().next().is_some();
+        let access = match (&self.proxy_header, self.login.as_deref()) {
+            (Some(_), _) if has_users => {
+                return Err(Failed::usage(
+                    "the dashboard has both users and a proxy_header; choose one of the two",
+                ));
+            }
+            (Some(header), _) => Access::proxy(header, &self.proxies, self.proxy_operators.iter().cloned()),
+            (None, None | Some("token")) if has_users => Access::tokens(users()),
+            (None, Some("password")) => Access::basic(users()),
+            (None, None) => Ok(Access::loopback()),
+            (None, Some("token")) => Access::tokens(users()),
+            (None, Some(other)) => {
+                return Err(Failed::usage(format!("dashboard.login is {other:?}; write token or password")));
+            }
+        };
+        access.map_err(|error| Failed::usage(error.to_string()))
+    }
+
+    fn secrets(&self) -> impl Iterator<Item = &String> {
+        self.operators.values().chain(self.readers.values())
     }
 }
 
@@ -114,6 +191,9 @@ impl Settings {
             if let Some(name) = name.strip_prefix(RELAY_VARIABLES) {
                 set(&mut table, &path_of_variable(name), guessed(value))?;
             }
+            if let Some((_, path)) = TOKENS.iter().find(|(variable, _)| *variable == name) {
+                set(&mut table, path, Value::String(value.to_owned()))?;
+            }
         }
         for (name, value) in
             [("store", &global.store), ("transport", &global.transport), ("log", &global.log)]
@@ -136,7 +216,10 @@ impl Settings {
         let routes = table.get("routes").and_then(Value::as_table);
         routes.into_iter().flat_map(Table::values).filter_map(Value::as_str).for_each(redact::learn);
         let settings = Self::deserialize(Value::Table(table));
-        settings.map_err(|error| Failed::usage(format!("invalid settings: {}", error.message())))
+        let settings =
+            settings.map_err(|error| Failed::usage(format!("invalid settings: {}", error.message())))?;
+        settings.dashboard.secrets().for_each(|secret| redact::learn_secret(secret));
+        Ok(settings)
     }
 
     /// Returns the URL of the database.
@@ -190,7 +273,7 @@ fn set(table: &mut Table, path: &str, value: Value) -> Result<(), Failed> {
     let (mut table, mut rest) = (table, path);
     while let Some((first, after)) = rest.split_once('.') {
         // Names of routes, topics and properties have dots of their own.
-        let has_free_names = matches!(first, "routes" | "topics" | "properties");
+        let has_free_names = matches!(first, "routes" | "topics" | "properties" | "operators" | "readers");
         let next = table.entry(first).or_insert_with(|| Value::Table(Table::new()));
         table = next.as_table_mut().ok_or_else(|| {
             Failed::usage(format!("invalid settings: {path}: {first} is no table; it has no {after}"))
@@ -229,6 +312,31 @@ mod tests {
         assert!(error.contains("`stor`") && error.contains("`store`"), "{error}");
         let error = read("[relay]\nleese = '30s'").unwrap_err();
         assert!(error.contains("`leese`") && error.contains("`lease`"), "{error}");
+    }
+
+    #[test]
+    fn the_dashboard_lets_in_those_whom_its_settings_name() {
+        let access = |text: &str| read(&format!("[dashboard]\n{text}")).unwrap().dashboard.access();
+        let is = |text: &str, mode: &str| {
+            let access = format!("{:?}", access(text).unwrap());
+            assert!(access.contains(mode) && !access.contains("secret-"), "{access}");
+        };
+        is("", "Loopback");
+        is("operators.ann = 'secret-secret'", "Tokens");
+        is("login = 'password'\nreaders.bob = 'secret-secret'", "Basic");
+        is("proxy_header = 'x-user'\nproxies = ['10.0.0.0/8']", "Proxy");
+        for wrong in [
+            "operators.ann = 'short'",
+            "login = 'token'",
+            "login = 'key'",
+            "proxy_header = 'x-user'",
+            "proxy_header = 'x-user'\nproxies = ['::1']\noperators.ann = 'secret-secret'",
+        ] {
+            let error = access(wrong).unwrap_err().to_string();
+            assert!(!error.contains("secret-"), "{error}");
+        }
+        let shown = format!("{:?}", read("[dashboard]\noperators.ann = 'secret-secret'").unwrap());
+        assert!(!shown.contains("secret-"), "{shown}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Health and metrics of a relay, over HTTP.
+//! Health and metrics of a relay, and the dashboard, over HTTP.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -16,27 +16,20 @@ use tokio::net::TcpListener;
 use crate::exit::Failed;
 use crate::{escape, redact};
 
-/// An address that is taken, and metrics that are collected from now on.
+/// An address that is taken.
 #[derive(Debug)]
 pub(crate) struct Http {
     listener: TcpListener,
-    metrics: PrometheusHandle,
 }
 
 impl Http {
     /// Takes an address. A port alone is one of this machine only.
     pub(crate) async fn bind(address: &str) -> Result<Self, Failed> {
         let address = parsed(address)?;
-        if !address.ip().is_loopback() {
-            tracing::warn!(%address, "health and metrics are open to the network, and need no login");
-        }
         let listener = TcpListener::bind(address).await.map_err(|error| {
             Failed::error(format!("could not listen on {address}: {error}; choose another --http address"))
         })?;
-        let metrics = PrometheusBuilder::new()
-            .install_recorder()
-            .map_err(|error| Failed::error(format!("metrics can't be collected: {error}")))?;
-        Ok(Self { listener, metrics })
+        Ok(Self { listener })
     }
 
     /// Returns the address.
@@ -45,16 +38,27 @@ impl Http {
     }
 
     /// Answers until the program ends.
-    pub(crate) fn serve(self, relay: RelayObserver) {
-        let app = App { relay, metrics: self.metrics };
-        let router =
-            Router::new().route("/health", get(health)).route("/metrics", get(metrics)).with_state(app);
+    pub(crate) fn serve(self, router: Router) {
+        let service = router.into_make_service_with_connect_info::<SocketAddr>();
         tokio::spawn(async move {
-            if let Err(error) = axum::serve(self.listener, router).await {
-                tracing::error!(%error, "health and metrics are not served any more");
+            if let Err(error) = axum::serve(self.listener, service).await {
+                tracing::error!(%error, "nothing is served over HTTP any more");
             }
         });
     }
+}
+
+/// Begins to collect metrics.
+pub(crate) fn collect() -> Result<PrometheusHandle, Failed> {
+    PrometheusBuilder::new()
+        .install_recorder()
+        .map_err(|error| Failed::error(format!("metrics can't be collected: {error}")))
+}
+
+/// Returns the router of health and metrics of a relay.
+pub(crate) fn router(relay: RelayObserver, metrics: PrometheusHandle) -> Router {
+    let app = App { relay, metrics };
+    Router::new().route("/health", get(health)).route("/metrics", get(self::metrics)).with_state(app)
 }
 
 fn parsed(address: &str) -> Result<SocketAddr, Failed> {

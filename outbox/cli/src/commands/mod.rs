@@ -6,6 +6,7 @@ mod audit;
 mod bench;
 mod canary;
 mod check;
+mod dashboard;
 mod edit;
 mod explain;
 mod http;
@@ -37,7 +38,10 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         _ => {}
     }
     let mut app = App::new(&cli.global)?;
-    if matches!(cli.command, Command::Relay(_)) && cli.global.log.is_none() && app.settings.log == "warn" {
+    if matches!(cli.command, Command::Relay(_) | Command::Dashboard(_))
+        && cli.global.log.is_none()
+        && app.settings.log == "warn"
+    {
         // A program of its own says what it does.
         app.settings.log = "info".to_owned();
     }
@@ -48,6 +52,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Check => check::run(&app).await,
         Command::Doctor => check::doctor(&app).await,
         Command::Relay(args) => relay::run(app, args).await,
+        Command::Dashboard(args) => dashboard::run(&app, &args).await,
         Command::Status(args) => status::run(&app, &args).await,
         Command::Top(args) => status::top(&app, &args).await,
         Command::Relays(args) => overview::relays(&app, &args).await,

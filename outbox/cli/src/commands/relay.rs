@@ -10,7 +10,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::app::{App, count};
 use crate::args::RelayArgs;
-use crate::commands::http::Http;
+use crate::commands::dashboard;
+use crate::commands::http::{self, Http};
 use crate::commands::signals::Signals;
 use crate::exit::{Exit, Failed, Outcome};
 use crate::open::{self, Database};
@@ -27,8 +28,10 @@ pub(crate) async fn run(mut app: App, args: RelayArgs) -> Outcome {
     settings.history = args.history.or(settings.history);
     settings.stop_within = args.stop_within.unwrap_or(settings.stop_within);
     let mut signals = Signals::listen()?;
-    let http = match args.http.as_deref().or(settings.http.as_deref()) {
-        Some(address) => Some(Http::bind(address).await?),
+    settings.dashboard.enabled |= args.dashboard;
+    let default = settings.dashboard.enabled.then_some(dashboard::ADDRESS);
+    let http = match args.http.as_deref().or(settings.http.as_deref()).or(default) {
+        Some(address) => Some((Http::bind(address).await?, http::collect()?)),
         None => None,
     };
     let starting = async {
@@ -42,11 +45,20 @@ pub(crate) async fn run(mut app: App, args: RelayArgs) -> Outcome {
     };
     let mut started = json!({ "event": "started", "relay": relay.id().to_string(), "store": redact::url(app.settings.store()?) });
     let mut text = format!("relay {} started", relay.id());
-    if let Some(http) = http {
+    if let Some((http, metrics)) = http {
         let address = http.address()?;
-        text.push_str(&format!("; health and metrics: http://{address}"));
         started["http"] = json!(address.to_string());
-        http.serve(relay.observer());
+        let mut router = http::router(relay.observer(), metrics);
+        if app.settings.dashboard.enabled {
+            text.push_str(&format!("; dashboard, health and metrics: http://{address}"));
+            router = router.merge(dashboard::router(&app, &store, Some(relay.observer()))?);
+        } else {
+            text.push_str(&format!("; health and metrics: http://{address}"));
+        }
+        if !address.ip().is_loopback() {
+            tracing::warn!(%address, "health and metrics are open to the network, and need no login");
+        }
+        http.serve(router);
     }
     app.out.say(&text, &started)?;
     if args.once {

@@ -5,6 +5,8 @@
 mod acting;
 #[cfg(unix)]
 mod daemon;
+#[cfg(unix)]
+mod dashboard;
 mod hostile;
 #[cfg(unix)]
 mod killed;

@@ -179,9 +179,13 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it, and waits until it says that it has.
+    /// Starts a relay, and waits until it says that it has.
     pub(crate) fn start(outbox: &Outbox, arguments: &[&str]) -> Self {
-        let mut command = outbox.command(&[&["relay"], arguments].concat());
+        Self::of(outbox.command(&[&["relay"], arguments].concat()))
+    }
+
+    /// Starts a command that stays, and waits until it says that it has.
+    pub(crate) fn of(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         // Read on a thread, because a blocking read of a pipe can't be interrupted.
@@ -210,10 +214,17 @@ impl Daemon {
 
     /// Returns the status and the body of an answer.
     pub(crate) fn ask(&self, path: &str) -> (u16, String) {
+        self.ask_with(path, "")
+    }
+
+    /// Returns the status and the body of an answer to a request with more headers, each with its
+    /// end of line.
+    pub(crate) fn ask_with(&self, path: &str, headers: &str) -> (u16, String) {
         let address = self.started["http"].as_str().unwrap();
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\n{headers}connection: close\r\n\r\n")
+            .unwrap();
         let answer = text(stream);
         let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
         let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
