@@ -15,6 +15,10 @@ use crate::view::chart::{Form, Line, chart};
 use crate::view::{Page, list};
 use crate::visit::Visit;
 
+/// Reasons of a relay's health that this page tells itself, with links.
+const TOLD: &[&str] =
+    &["dead letters wait", "held keys wait", "oldest message has been waiting", "no running relay serves"];
+
 /// Age of the oldest message from which it needs attention.
 const OLD: Duration = Duration::from_secs(60);
 
@@ -61,7 +65,8 @@ fn attention(visit: &Visit, routes: &[(Route, Backlog)], unserved: &[Unserved]) 
     if let Some(relay) = &visit.app.relay {
         let health = relay.health();
         let class = if health.status == Status::Unhealthy { "bad" } else { "warn" };
-        let reasons = health.reasons.iter().filter(|_| health.status != Status::Healthy);
+        let is_told = |reason: &&String| TOLD.iter().any(|told| reason.contains(told));
+        let reasons = health.reasons.iter().filter(|reason| !is_told(reason));
         found
             .extend(reasons.map(|reason| (class, html! { (text::short(&visit.app.redacted(reason), 400)) })));
     }
@@ -157,7 +162,7 @@ fn rate(value: f64) -> String {
 /// Shows the charts of the last hours.
 fn charts(visit: &Visit) -> Markup {
     let asked = visit.params.get("span").unwrap_or(SPANS[0].0);
-    let (_, _, hours) = SPANS.into_iter().find(|(name, ..)| *name == asked).unwrap_or(SPANS[0]);
+    let (_, label, hours) = SPANS.into_iter().find(|(name, ..)| *name == asked).unwrap_or(SPANS[0]);
     let span = Duration::from_secs(hours * 3_600);
     let now = visit.now;
     let at = |part: u32| {
@@ -178,7 +183,7 @@ fn charts(visit: &Visit) -> Markup {
         |title: &str, lines: &[Line<'_>], form: Form| chart(title, lines, form, [&start, &middle, &end]);
     html! {
         div.charthead {
-            h2 { "Last " (SPANS.iter().find(|(.., of)| *of == hours).map_or("hour", |(_, label, _)| label)) }
+            h2 { "Last " (label.trim_start_matches("1 ")) }
             p.tabs {
                 @for (name, label, of) in SPANS {
                     a href=(visit.to("/", &[("span", name)])) aria-current=[(of == hours).then_some("page")] {

@@ -38,7 +38,7 @@ pub(crate) fn chart(title: &str, lines: &[Line<'_>], form: Form, times: [&str; 3
                 }
             }
             @if all().next().is_none() {
-                p.quiet.nodata { "No samples yet: the first is there in a moment." }
+                p.quiet.nodata { "Nothing to show yet." }
             } @else {
                 div.plot {
                     span.most { (form(most)) }
@@ -160,6 +160,6 @@ mod tests {
     fn a_chart_without_samples_says_so() {
         let line = Line { name: "a", class: "c1", values: vec![None; 3] };
         let chart = chart("Age", &[line], |value| value.to_string(), ["", "", ""]).0;
-        assert!(chart.contains("No samples yet") && !chart.contains("<svg"), "{chart}");
+        assert!(chart.contains("Nothing to show yet") && !chart.contains("<svg"), "{chart}");
     }
 }

@@ -37,7 +37,7 @@ impl StoreLayer for Failing {
         _: StoreCall,
         effect: impl Future<Output = Result<T, E>> + Send,
     ) -> Result<T, E> {
-        let left = self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         if left.is_ok() {
             return effect.await;
         }
