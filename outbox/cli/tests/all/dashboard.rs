@@ -51,9 +51,10 @@ fn a_relay_serves_its_dashboard_if_it_is_asked_to() {
     let Some(redis) = Redis::newest().start().or_skip() else { return };
     let outbox = Outbox { transport: Some(redis.url()), ..Outbox::sqlite() };
     let bare = Daemon::start(&outbox, &["--http", "0"]);
-    assert_eq!((bare.ask("/").0, bare.ask("/health").0), (404, 200));
+    until("the relay is healthy", || bare.ask("/health").0 == 200);
+    assert_eq!(bare.ask("/").0, 404);
     let daemon = Daemon::start(&outbox, &["--http", "0", "--dashboard", "--label", "shop-relay"]);
-    assert_eq!(daemon.ask("/health").0, 200);
+    until("the relay is healthy", || daemon.ask("/health").0 == 200);
     until("the relay is listed", || daemon.ask("/relays").1.contains("shop-relay"));
     let (status, page) = daemon.ask("/");
     assert!(status == 200 && page.contains("Delivered by this relay"), "{page}");

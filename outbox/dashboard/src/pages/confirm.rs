@@ -35,7 +35,9 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
         // What comes meanwhile was not asked about.
         form = form.with("most", extent.messages.to_string());
     }
-    let class = if plan.operation.removes() { "button danger" } else { "button primary" };
+    // The first key press must remove nothing.
+    let removes = plan.operation.removes();
+    let class = if removes { "button danger" } else { "button primary" };
     let question = plan.question(&extent);
     let body = html! {
         div.confirm {
@@ -49,8 +51,8 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
                 @for (name, value) in form.iter() { input type="hidden" name=(name) value=(value); }
                 input type="hidden" name="token" value=(visit.form_token());
                 div.buttons {
-                    button class=(class) autofocus { (plan.operation.label()) }
-                    a.button.plain href={ (visit.base) (back) } { "Back, do nothing" }
+                    button class=(class) autofocus[!removes] { (plan.operation.label()) }
+                    a.button.plain href={ (visit.base) (back) } autofocus[removes] { "Back, do nothing" }
                 }
             }
         }

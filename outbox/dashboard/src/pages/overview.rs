@@ -26,7 +26,7 @@ const OLD: Duration = Duration::from_secs(60);
 const POINTS: usize = 180;
 
 /// Spans of the charts: name in the address, label, hours.
-const SPANS: [(&str, &str, u64); 3] = [("1h", "hour", 1), ("6h", "6 hours", 6), ("24h", "24 hours", 24)];
+const SPANS: [(&str, &str, u64); 3] = [("1h", "1 hour", 1), ("6h", "6 hours", 6), ("24h", "24 hours", 24)];
 
 /// Columns of the table of routes.
 const HEAD: &[&str] = &[
@@ -162,7 +162,7 @@ fn rate(value: f64) -> String {
 /// Shows the charts of the last hours.
 fn charts(visit: &Visit) -> Markup {
     let asked = visit.params.get("span").unwrap_or(SPANS[0].0);
-    let (_, _, hours) = SPANS.into_iter().find(|(name, ..)| *name == asked).unwrap_or(SPANS[0]);
+    let (_, label, hours) = SPANS.into_iter().find(|(name, ..)| *name == asked).unwrap_or(SPANS[0]);
     let span = Duration::from_secs(hours * 3_600);
     let now = visit.now;
     let at = |part: u32| {
@@ -183,7 +183,7 @@ fn charts(visit: &Visit) -> Markup {
         |title: &str, lines: &[Line<'_>], form: Form| chart(title, lines, form, [&start, &middle, &end]);
     html! {
         div.charthead {
-            h2 { "Last " (SPANS.iter().find(|(.., of)| *of == hours).map_or("hour", |(_, label, _)| label)) }
+            h2 { "Last " (label.trim_start_matches("1 ")) }
             p.tabs {
                 @for (name, label, of) in SPANS {
                     a href=(visit.to("/", &[("span", name)])) aria-current=[(of == hours).then_some("page")] {

@@ -371,8 +371,9 @@ impl Answer {
     /// Returns the form of a page that asks.
     #[track_caller]
     pub(crate) fn form_of_confirmation(&self) -> Form {
-        let label = self.body.split("autofocus>").nth(1).unwrap_or_else(|| panic!("{self:#?}"));
-        self.form(label.split('<').next().unwrap())
+        let form = self.body.split("/act\"").nth(1).unwrap_or_else(|| panic!("{self:#?}"));
+        let label = form.split("<button").nth(1).and_then(|button| button.split(['<', '>']).nth(1));
+        self.form(label.unwrap())
     }
 }
 
