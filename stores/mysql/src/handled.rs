@@ -82,7 +82,7 @@ pub(crate) async fn forget(
 }
 
 /// A statement that reads these columns of what a filter selects.
-fn selected<'f>(columns: &str, filter: &'f HandledFilter) -> QueryBuilder<MySql> {
+fn selected(columns: &str, filter: &HandledFilter) -> QueryBuilder<MySql> {
     let mut query = QueryBuilder::new(format!("select {columns} from outbox_handled where consumer = "));
     query.push_bind(filter.consumer.as_str().as_bytes().to_vec());
     if let Some(topic) = &filter.topic {
