@@ -160,10 +160,12 @@ async fn a_commit_that_can_not_be_found_out_is_counted_as_a_reset() {
     let scrape = Scrape::new();
     let (_collecting, values) = scrape.collect();
     let world = World::new();
+    let _inbox = world.inbox().start().await.unwrap();
+    // Before that it asks what the consumer has handled.
+    within(S, || !world.feed.subscriptions().is_empty()).await;
     world.store.inject(StoreCall::Commit, StoreFault::After, 1);
     world.store.inject(StoreCall::IsHandled, StoreFault::Before, 3);
     world.send("a", 3);
-    let _inbox = world.inbox().start().await.unwrap();
     within(S * 30, || world.feed.unacknowledged() == 0).await;
     are(&values, &[("outbox_inbox_resets_total", 1.0)]);
 }
