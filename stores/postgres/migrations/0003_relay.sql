@@ -68,12 +68,14 @@ end $$;
 
 -- Ends the lives of relays whose sessions have ended: looked at twice, half a second apart, so
 -- that a relay that only opens a new connection keeps what it has. Epochs fence one that lives on
--- nonetheless. Returns the microseconds until the next look; null: there is nothing to wait for.
+-- nonetheless. Returns the microseconds until the next look; null: there is nothing to look at.
 create function outbox_end_lost_sessions(my_route text, me uuid, now bigint) returns bigint
     language plpgsql set search_path from current
     as $$
 declare
     grace constant bigint := 500000;
+    -- While there are others: a relay alone has no need to look.
+    every constant bigint := 1500000;
     other outbox_relay;
     recheck bigint;
 begin
@@ -87,11 +89,12 @@ begin
             if other.session_lost_at is not null then
                 update outbox_relay r set session_lost_at = null where r.route = my_route and r.relay = other.relay;
             end if;
+            recheck := least(recheck, every);
         elsif other.session_lost_at is null or other.session_lost_at > now then
             update outbox_relay r set session_lost_at = now where r.route = my_route and r.relay = other.relay;
-            recheck := grace;
+            recheck := least(recheck, grace);
         elsif now - other.session_lost_at < grace then
-            recheck := greatest(recheck, grace - (now - other.session_lost_at));
+            recheck := least(recheck, grace - (now - other.session_lost_at));
         else
             update outbox_relay r set expires_at = now where r.route = my_route and r.relay = other.relay;
         end if;

@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn brokers_that_can_never_answer_are_refused_with_the_form_that_is_right() {
         for brokers in ["", " , ", "kafka://localhost:9092", "one:9092,http://two:9092"] {
-            let error = KafkaTransportBuilder::new(brokers.to_owned()).build().err().expect(brokers);
+            let error = KafkaTransportBuilder::new(brokers.to_owned()).build().expect_err(brokers);
             assert_eq!(error.kind(), TransportErrorKind::Invalid, "{error}");
             assert!(error.to_string().contains("write host:port"), "{error}");
         }

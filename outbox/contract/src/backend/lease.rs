@@ -86,8 +86,8 @@ pub struct Leased {
     /// in between may be lost, and all known positions are invalid. Always 0 on stores where a
     /// running relay can't experience this.
     pub life: i64,
-    /// Time after which to ask again, if that is before the next heartbeat: the session of another
-    /// relay seems to have ended, and its buckets may be free then.
+    /// Time after which to ask again, if that is before the next heartbeat, on a store that sees
+    /// when the sessions of other relays end: their buckets may be free then.
     pub recheck: Option<Duration>,
 }
 

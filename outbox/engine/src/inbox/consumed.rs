@@ -211,7 +211,7 @@ mod tests {
         assert!(id(5) != id(6) && id(5) != of_hour(&topic("bills"), at(5)).id());
         assert_eq!(of_day(&orders, at(25)).id(), of_day(&orders, at(47)).id());
         let noted: Vec<MessageId> =
-            marks(&[orders.clone()], at(25)).into_iter().map(|mark| mark.id).collect();
+            marks(std::slice::from_ref(&orders), at(25)).into_iter().map(|mark| mark.id).collect();
         assert_eq!(noted, [of_day(&orders, at(30)).id(), id(25)]);
         assert!(hours_of(at(30)).any(|hour| of_hour(&orders, hour).id() == id(25)));
         assert!(days(at(25 + 24 * 34)).any(|day| of_day(&orders, day).id() == noted[0]));

@@ -49,11 +49,13 @@ pub struct RelayConfig {
     pub source: Option<String>,
     /// Duration of a lease. Default 15 s.
     ///
-    /// After a relay was killed, another one takes over within a lease and a heartbeat; within a
-    /// heartbeat and a second where the store sees that its session has ended.
+    /// After a relay was killed, another one takes over within a lease and a heartbeat; within 2 s
+    /// where the store sees that its session has ended.
     #[serde(with = "outbox_contract::duration")]
     pub lease: Duration,
-    /// Interval of heartbeats, which renew the leases. Default 1.5 s.
+    /// Interval of heartbeats, which renew the leases. Default 5 s. A store
+    /// that sees when other relays end asks for them sooner: PostgreSQL every 1.5 s while a route
+    /// has several relays.
     ///
     /// A failed heartbeat is retried until `publish_timeout` before the leases expire. Then
     /// publishing stops, and the relay drops everything in memory and reads it again.
@@ -141,7 +143,7 @@ impl Default for RelayConfig {
             label: "relay".to_owned(),
             source: None,
             lease: seconds(15),
-            heartbeat: Duration::from_millis(1_500),
+            heartbeat: seconds(5),
             publish_timeout: seconds(5),
             store_timeout: seconds(5),
             fetch_batch: 1_000,

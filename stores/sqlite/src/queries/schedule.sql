@@ -3,4 +3,4 @@
 insert into outbox_scheduled
     (id, route, bucket, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at, due_at)
 values
-    (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? + iif(?, cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000, 0))
+    (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? + case when ? then cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000 else 0 end)

@@ -188,8 +188,8 @@ pub(crate) fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> impl F
         let started = Instant::now();
         while !holds() {
             assert!(started.elapsed() <= limit, "not within {limit:?}, awaited at {caller}");
-            // To a hundredth: a wait of minutes in virtual time is not sixty thousand looks.
-            tokio::time::sleep(MS.max(started.elapsed() / 100)).await;
+            // A wait of minutes in virtual time is not sixty thousand looks.
+            tokio::time::sleep(MS.max(started.elapsed().saturating_sub(S * 10) / 100)).await;
         }
         started.elapsed()
     }
