@@ -155,7 +155,7 @@ mod tests {
             r#"{"payload_hex":"0"}"#,
             r#"{"payload_hex":"zz"}"#,
             r#"{"payload":1,"payload_text":"1"}"#,
-            r#"{"headers":{"ce_id":"1"}}"#,
+            r#"{"headers":{"":"1"}}"#,
             r#"{"occurred_at":"soon"}"#,
         ] {
             assert!(matches!(read(wrong), Err(Failed::Usage(_))), "{wrong}");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use futures_util::FutureExt;
-use outbox_contract::backend::Undecodable;
+use outbox_contract::backend::{Lag, Loss, LossCause, Undecodable, Unit};
 use outbox_contract::{Bytes, Message, RetryPolicy, StoreError, StoreErrorKind, Topic};
 use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, Mode, UnknownType};
 use outbox_testkit::{StoreCall, StoreFault};
@@ -168,4 +168,28 @@ async fn a_commit_that_can_not_be_found_out_is_counted_as_a_reset() {
     world.send("a", 3);
     within(S * 30, || world.feed.unacknowledged() == 0).await;
     are(&values, &[("outbox_inbox_resets_total", 1.0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_at_the_broker_and_what_it_lost_is_measured() {
+    let scrape = Scrape::new();
+    let (_collecting, values) = scrape.collect();
+    let world = World::new();
+    let inbox = world.inbox().start().await.unwrap();
+    let unit = |number| Unit { topic: Topic::new("orders").unwrap(), number };
+    let stuck = Lag::new(unit(1), 4).with_stuck(Some("a transaction is open".to_owned()));
+    world.feed.lag(vec![Lag::new(unit(0), 3).with_age(Some(S * 9)), stuck]);
+    world.feed.lose(Loss::new(unit(0), LossCause::Trimmed, "the log was trimmed").with_messages(3));
+    world.feed.misconfigure(Some("maxmemory-policy allkeys-lru"));
+    within(S * 10, || inbox.stats().lag == 7 && inbox.stats().losses == 1).await;
+    within(S * 90, || values.get("outbox_unsafe_settings transport=\"feed\"") == Some(1.0)).await;
+    let of_orders = |name: &str| values.of(&format!("{name} consumer=\"inventory\",topic=\"orders\""));
+    let of_unit = |unit: u32| {
+        values.of(&format!("outbox_inbox_lag consumer=\"inventory\",topic=\"orders\",unit=\"{unit}\""))
+    };
+    assert_eq!((of_unit(0), of_unit(1)), (3.0, 4.0));
+    assert_eq!((of_orders("outbox_inbox_lag_age_seconds"), of_orders("outbox_inbox_stuck")), (9.0, 1.0));
+    let trimmed = "consumer=\"inventory\",topic=\"orders\",cause=\"trimmed\"";
+    assert_eq!(values.of(&format!("outbox_inbox_losses_total {trimmed}")), 1.0);
+    assert_eq!(values.of(&format!("outbox_inbox_missing_total {trimmed}")), 3.0);
 }
