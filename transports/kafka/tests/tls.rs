@@ -233,7 +233,7 @@ async fn a_listener_with_tls_that_is_taken_for_one_without_and_the_other_way_rou
     let kind = TransportErrorKind::Unavailable;
     is_refused(KafkaTransport::builder(server.tls_url()), &server, kind, "tls", "(tls)").await;
     let without = KafkaTransport::builder(server.url()).authorities(authorities(&server));
-    is_refused(without, &server, kind, "tls", "if this listener uses TLS").await;
+    is_refused(without, &server, kind, "tls", "that this listener uses TLS").await;
 }
 
 /// Every way to show a password, with TLS; and SCRAM without, which needs no less of librdkafka.

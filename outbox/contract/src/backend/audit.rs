@@ -208,7 +208,7 @@ mod tests {
         let note = AuditNote::on_messages(&actor, "purge", &filter);
         assert_eq!((note.actor.as_str(), note.operation), ("ann", "purge"));
         assert_eq!((note.route.clone(), note.topic.clone()), (filter.route.clone(), filter.topic.clone()));
-        assert_eq!(note.detail, r#"{"ids":3,"limit":7,"since":"1970-01-01T00:00:00Z"}"#);
+        assert_eq!(note.detail, r#"{"ids":3,"limit":7,"since":"1970-01-01T00:00:00.000000Z"}"#);
         let edit = Edit { payload: Some("secret".into()), ..Edit::default() };
         let note = AuditNote::edited(&actor, &Filter::all_routes(), &edit);
         assert_eq!(note.detail, r#"{"edited":["payload"]}"#);
