@@ -3,23 +3,10 @@
 
 use std::fmt::Write;
 
+use outbox::admin::is_hidden;
+
 /// Characters of a cell of a table.
 const CELL: usize = 60;
-
-/// Returns true if a terminal could do more with this character than print it in its place.
-fn is_hostile(char: char) -> bool {
-    char.is_control()
-        || matches!(char,
-            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
-            | '\u{180b}'..='\u{180f}'
-            | '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}'
-            | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
-            | '\u{fff0}'..='\u{fffb}'
-            | '\u{1d173}'..='\u{1d17a}'
-            | '\u{e0000}'..='\u{e0fff}')
-}
 
 /// Returns text on one line, with every character visible.
 pub(crate) fn line(text: &str) -> String {
@@ -29,7 +16,7 @@ pub(crate) fn line(text: &str) -> String {
             '\n' => shown.push_str("\\n"),
             '\r' => shown.push_str("\\r"),
             '\t' => shown.push_str("\\t"),
-            char if is_hostile(char) => {
+            char if is_hidden(char) => {
                 // Writing to a string does not fail.
                 let _ = write!(shown, "\\u{{{:x}}}", u32::from(char));
             }
@@ -69,7 +56,7 @@ pub(crate) fn lines(text: &str) -> String {
 pub(crate) fn json(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for char in text.chars() {
-        if is_hostile(char) && char != '\n' {
+        if is_hidden(char) && char != '\n' {
             for unit in char.encode_utf16(&mut [0; 2]) {
                 let _ = write!(shown, "\\u{unit:04x}");
             }
@@ -103,7 +90,7 @@ mod tests {
     fn escaped_json_means_the_same() {
         let value = serde_json::json!({ "key": "a\u{202e}b\u{9b}\u{e0041}\u{7f}\u{1b}" });
         let shown = json(&value.to_string());
-        assert!(!shown.chars().any(is_hostile), "{shown}");
+        assert!(!shown.chars().any(is_hidden), "{shown}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use outbox::Timestamp;
 use outbox::message::DueTime;
 use outbox::relay::duration;
+pub(crate) use outbox::relay::duration::in_two_units as age;
 
 /// Parses a duration: `30s`, `5m`, `1h30m`. For clap.
 pub(crate) fn span(text: &str) -> Result<Duration, String> {
@@ -37,21 +38,6 @@ fn instant<T>(
     })
 }
 
-/// Returns a duration in its two largest units: `3m 12s`.
-pub(crate) fn age(span: Duration) -> String {
-    let seconds = span.as_secs();
-    let two = |big: u64, unit: &str, small: u64, next: &str| {
-        if small == 0 { format!("{big}{unit}") } else { format!("{big}{unit} {small}{next}") }
-    };
-    match seconds {
-        0 => format!("{}ms", span.as_millis()),
-        1..60 => format!("{seconds}s"),
-        60..3_600 => two(seconds / 60, "m", seconds % 60, "s"),
-        3_600..86_400 => two(seconds / 3_600, "h", seconds % 3_600 / 60, "m"),
-        _ => two(seconds / 86_400, "d", seconds % 86_400 / 3_600, "h"),
-    }
-}
-
 /// Returns an instant to the second, for tables.
 pub(crate) fn at(instant: Timestamp) -> String {
     let text = instant.to_string();
@@ -69,14 +55,6 @@ pub(crate) fn ago(instant: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ages_have_two_units() {
-        let all = [(0, "0ms"), (59, "59s"), (60, "1m"), (192, "3m 12s"), (7_260, "2h 1m"), (90_000, "1d 1h")];
-        for (seconds, text) in all {
-            assert_eq!(age(Duration::from_secs(seconds)), text);
-        }
-    }
 
     #[test]
     fn an_instant_is_absolute_or_relative() {

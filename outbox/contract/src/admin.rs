@@ -3,6 +3,7 @@
 mod actor;
 mod audit;
 mod figures;
+mod hidden;
 mod ownership;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::name::{Key, KeyId, Route, Topic};
 pub use actor::Actor;
 pub use audit::AuditEntry;
 pub use figures::{Figure, TopicFigures, TopicTally};
+pub use hidden::is_hidden;
 pub use ownership::{BucketOwner, Ownership, RelayStatus, RouteStatus, RouteTally};
 
 /// Selection of messages or keys, of one route or, if said so, of all routes.

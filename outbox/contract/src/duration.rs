@@ -131,6 +131,28 @@ pub mod option {
     }
 }
 
+/// Returns a duration in its two largest units, cut off, for people: `3m 12s`, `2h`, `1d 1h`. Below a
+/// second: `12ms`.
+///
+/// ```
+/// # use std::time::Duration;
+/// assert_eq!(outbox_contract::duration::in_two_units(Duration::from_secs(192)), "3m 12s");
+/// ```
+#[must_use]
+pub fn in_two_units(span: Duration) -> String {
+    let seconds = span.as_secs();
+    let two = |big: u64, unit: &str, small: u64, next: &str| {
+        if small == 0 { format!("{big}{unit}") } else { format!("{big}{unit} {small}{next}") }
+    };
+    match seconds {
+        0 => format!("{}ms", span.as_millis()),
+        1..60 => format!("{seconds}s"),
+        60..3_600 => two(seconds / 60, "m", seconds % 60, "s"),
+        3_600..86_400 => two(seconds / 3_600, "h", seconds % 3_600 / 60, "m"),
+        _ => two(seconds / 86_400, "d", seconds % 86_400 / 3_600, "h"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -189,6 +211,14 @@ mod tests {
         #[test]
         fn no_text_is_a_panic(text in ".{0,40}") {
             let _ = parse(&text);
+        }
+    }
+
+    #[test]
+    fn a_duration_for_people_has_two_units() {
+        let all = [(0, "0ms"), (59, "59s"), (60, "1m"), (192, "3m 12s"), (7_260, "2h 1m"), (90_000, "1d 1h")];
+        for (seconds, text) in all {
+            assert_eq!(in_two_units(Duration::from_secs(seconds)), text);
         }
     }
 }

@@ -1,10 +1,9 @@
 //! Numbers and times as people read them.
 
-use std::time::Duration;
-
 use maud::{Markup, html};
 use outbox::Timestamp;
 use outbox::relay::duration;
+pub(crate) use outbox::relay::duration::in_two_units as age;
 
 /// Returns a number in groups of three digits.
 pub(crate) fn number(number: u64) -> String {
@@ -22,21 +21,6 @@ pub(crate) fn number(number: u64) -> String {
 /// Returns a number with its noun: `1 message`, `2 messages`.
 pub(crate) fn count(many: u64, noun: &str) -> String {
     if many == 1 { format!("1 {noun}") } else { format!("{} {noun}s", number(many)) }
-}
-
-/// Returns a duration in its two largest units: `3m 12s`.
-pub(crate) fn age(span: Duration) -> String {
-    let seconds = span.as_secs();
-    let two = |big: u64, unit: &str, small: u64, next: &str| {
-        if small == 0 { format!("{big}{unit}") } else { format!("{big}{unit} {small}{next}") }
-    };
-    match seconds {
-        0 => format!("{}ms", span.as_millis()),
-        1..60 => format!("{seconds}s"),
-        60..3_600 => two(seconds / 60, "m", seconds % 60, "s"),
-        3_600..86_400 => two(seconds / 3_600, "h", seconds % 3_600 / 60, "m"),
-        _ => two(seconds / 86_400, "d", seconds % 86_400 / 3_600, "h"),
-    }
 }
 
 /// Returns an instant to the second, in UTC: `2030-01-31 12:00:00`.
@@ -103,11 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn ages_have_two_units_and_instants_no_fraction() {
-        let all = [(0, "0ms"), (59, "59s"), (192, "3m 12s"), (7_260, "2h 1m"), (90_000, "1d 1h")];
-        for (seconds, text) in all {
-            assert_eq!(age(Duration::from_secs(seconds)), text);
-        }
+    fn instants_have_no_fraction_and_sizes_a_unit() {
         assert_eq!(at(Timestamp::from_micros(1_700_000_000_123_456)), "2023-11-14 22:13:20");
         assert_eq!(at(Timestamp::from_micros(1_700_000_000_000_000)), "2023-11-14 22:13:20");
         assert_eq!((bytes(1_023), bytes(1_536)), ("1023 B".to_owned(), "1.5 KiB".to_owned()));

@@ -3,20 +3,7 @@
 
 use std::fmt::Write;
 
-/// Returns true for characters that are not simply shown in their place.
-pub(crate) const fn is_hostile(char: char) -> bool {
-    matches!(char,
-        '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}'
-        | '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
-        | '\u{180b}'..='\u{180f}'
-        | '\u{200b}'..='\u{200f}'
-        | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}'
-        | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
-        | '\u{fff0}'..='\u{fffb}'
-        | '\u{1d173}'..='\u{1d17a}'
-        | '\u{e0000}'..='\u{e0fff}')
-}
+use outbox::admin::is_hidden;
 
 /// Returns text on one line, with every character visible.
 pub(crate) fn line(text: &str) -> String {
@@ -45,7 +32,7 @@ fn visible(text: &str, keeps_lines: bool) -> String {
             '\n' => shown.push('⏎'),
             '\r' => {}
             '\t' => shown.push(' '),
-            char if is_hostile(char) => {
+            char if is_hidden(char) => {
                 // Writing to a string does not fail.
                 let _ = write!(shown, "\\u{{{:x}}}", u32::from(char));
             }

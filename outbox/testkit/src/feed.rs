@@ -49,6 +49,7 @@ struct State {
     wrong: Option<String>,
     subscriptions: Vec<Subscription>,
     acknowledgement_delay: Duration,
+    leave_delay: Duration,
     /// Number of acknowledgements by members.
     acknowledgements: u64,
     /// Called with each acknowledged message, for a test that inspects its state at that moment.
@@ -179,6 +180,11 @@ impl Feed {
     /// subscriptions.
     pub fn delay_acknowledgements(&self, delay: Duration) {
         self.state().acknowledgement_delay = delay;
+    }
+
+    /// Lets members take this long to leave, as Kafka's do in the middle of a rebalance.
+    pub fn delay_leaving(&self, delay: Duration) {
+        self.state().leave_delay = delay;
     }
 
     /// Returns the number of acknowledgements received, each for one delivery or several.
@@ -386,6 +392,8 @@ impl Deliveries for Member {
     }
 
     async fn close(self: Box<Self>) -> Result<(), TransportError> {
+        let delay = self.feed.state().leave_delay;
+        tokio::time::sleep(delay).await;
         Ok(())
     }
 }

@@ -74,8 +74,9 @@ impl Source {
         self.in_time("drain", drained).await
     }
 
-    /// Closes the subscription. No receiver may be active.
-    pub(crate) async fn close(&self) -> Result<(), TransportError> {
+    /// Closes the subscription. No receiver may be active. A member that leaves in the middle of a
+    /// rebalance takes longer than any other call.
+    pub(crate) async fn close(&self, limit: Duration) -> Result<(), TransportError> {
         let closed = async {
             let deliveries = self.deliveries.write().await.take();
             match deliveries {
@@ -83,7 +84,7 @@ impl Source {
                 None => Ok(()),
             }
         };
-        self.in_time("close", closed).await
+        within("close", limit, closed).await
     }
 
     /// Drops the subscription, like a crash: unacknowledged messages are delivered again.
@@ -98,18 +99,20 @@ impl Source {
         what: &'static str,
         call: impl Future<Output = Result<(), TransportError>>,
     ) -> Result<(), TransportError> {
-        let late = || {
-            let words = format!("no answer within {:?}", self.limit);
-            TransportError::new(TransportErrorKind::Unavailable, what, words)
-        };
-        // Nothing of the inbox is touched by the call, so nothing can be left half done by a panic.
-        match timeout(self.limit, AssertUnwindSafe(call).catch_unwind()).await {
-            Ok(Ok(done)) => done,
-            Ok(Err(_)) => {
-                let words = "panicked; the panic message is on standard error";
-                Err(TransportError::new(TransportErrorKind::Unavailable, what, words))
-            }
-            Err(_) => Err(late()),
-        }
+        within(what, self.limit, call).await
+    }
+}
+
+async fn within(
+    what: &'static str,
+    limit: Duration,
+    call: impl Future<Output = Result<(), TransportError>>,
+) -> Result<(), TransportError> {
+    let failed = |words: String| Err(TransportError::new(TransportErrorKind::Unavailable, what, words));
+    // Nothing of the inbox is touched by the call, so nothing can be left half done by a panic.
+    match timeout(limit, AssertUnwindSafe(call).catch_unwind()).await {
+        Ok(Ok(done)) => done,
+        Ok(Err(_)) => failed("panicked; the panic message is on standard error".to_owned()),
+        Err(_) => failed(format!("no answer within {limit:?}")),
     }
 }

@@ -233,7 +233,7 @@ impl InboxSupervisor {
         self.context.look(&incarnation.source);
         state.upkeep.finish(&self.context).await;
         self.context.forget();
-        clean &= incarnation.source.close().await.is_ok();
+        clean &= incarnation.source.close(limit).await.is_ok();
         clean
     }
 }

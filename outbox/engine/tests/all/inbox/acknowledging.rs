@@ -56,6 +56,21 @@ async fn a_stop_that_could_not_acknowledge_what_is_finished_says_so() {
     }
 }
 
+/// Whoever stops it holds the deadline: leaving has no shorter one of its own.
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_a_member_that_takes_long_to_leave() {
+    for mode in [Mode::Direct, Mode::Stored] {
+        for (deadline, in_time) in [(S * 20, true), (S * 5, false)] {
+            let world = World::new();
+            world.feed.delay_leaving(S * 12);
+            let sent = world.send("a", 3);
+            let inbox = world.inbox().mode(mode).start().await.unwrap();
+            within(S * 10, || world.ledger.len() == sent.len()).await;
+            assert_eq!(inbox.stop(deadline).await, in_time, "{mode:?}, {deadline:?}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_subscription_that_takes_no_acknowledgement_any_more_is_made_anew() {
     for mode in [Mode::Direct, Mode::Stored] {
