@@ -44,7 +44,7 @@ impl World {
         for number in 0..MESSAGES {
             let topic = &self.topics[number % 2];
             for key in [None, Some("alternates"), (number % 2 == 0).then_some("stays")] {
-                let message = Message::new(topic.clone(), "order.placed");
+                let message = Message::new(topic.clone(), "order.placed").unwrap();
                 let message = match key {
                     Some(key) => message.with_key(key).unwrap(),
                     None => message,

@@ -123,7 +123,7 @@ async fn is_read(sdk: Sdk, kind: TransportKind) {
         .topic(&pair.topic)
         .on_any(handle);
     let inbox = inbox.start().await.unwrap();
-    publish(&*transport, "/ready", &[Message::new(pair.topic.clone(), READY)]).await;
+    publish(&*transport, "/ready", &[Message::new(pair.topic.clone(), READY).unwrap()]).await;
     let url = pair.broker.strip_prefix("kafka://").unwrap_or(&pair.broker);
     let folder = tempfile::tempdir().unwrap();
     let mut sent = Events::new();

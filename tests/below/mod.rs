@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::backend::{Clock, Position};
-use outbox_contract::{KeyId, Message, Outgoing, Store, Topic};
+use outbox_contract::{KeyId, Message, Outgoing, Store};
 use outbox_engine::{RelayHandle, Status};
 use outbox_testkit::{RecordingTransport, TestClock, eventually};
 use outbox_tests::fresh::Fresh;
@@ -173,5 +173,5 @@ impl World {
 }
 
 fn message(key: usize) -> Message {
-    Message::new(Topic::new("orders").unwrap(), "order.placed").with_key(format!("key-{key}")).unwrap()
+    Message::new("orders", "order.placed").unwrap().with_key(format!("key-{key}")).unwrap()
 }

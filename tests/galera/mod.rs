@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outbox_contract::backend::Committed;
-use outbox_contract::{Message, MessageId, Store, Topic, Transactional};
+use outbox_contract::{Message, MessageId, Store, Transactional};
 use outbox_engine::{Relay, RelayHandle};
 use outbox_servers::{Galera, GaleraCluster, OrSkip};
 use outbox_store_mysql::{MySqlOptions, MySqlStore};
@@ -76,8 +76,7 @@ impl World {
                         return;
                     }
                     let key = format!("key-{}", (writer + number) % KEYS);
-                    let message =
-                        Message::new(Topic::new("orders").unwrap(), "order.placed").with_key(key).unwrap();
+                    let message = Message::new("orders", "order.placed").unwrap().with_key(key).unwrap();
                     let Ok(mut tx) = store.begin().await else {
                         tokio::time::sleep(Duration::from_millis(50)).await;
                         continue;

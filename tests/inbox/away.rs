@@ -48,8 +48,9 @@ async fn forget(pair: &Pair, transport: TransportKind) {
 }
 
 fn messages(topic: &Topic, count: usize) -> Vec<Message> {
-    let message =
-        |at: usize| Message::new(topic.clone(), "order.placed").with_key(format!("key-{at}")).unwrap();
+    let message = |at: usize| {
+        Message::new(topic.clone(), "order.placed").unwrap().with_key(format!("key-{at}")).unwrap()
+    };
     (0..count).map(message).collect()
 }
 

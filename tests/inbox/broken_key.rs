@@ -45,7 +45,7 @@ fn goes_on() -> Duration {
 }
 
 fn of_key(topic: &Topic, key: &str) -> Message {
-    Message::new(topic.clone(), "order.placed").with_key(key).unwrap()
+    Message::new(topic.clone(), "order.placed").unwrap().with_key(key).unwrap()
 }
 
 fn messages(topic: &Topic) -> Vec<Message> {

@@ -50,7 +50,7 @@ async fn reserve(
         .bind(key.as_str())
         .execute(context.tx())
         .await?;
-    let published = Message::new("stock".parse()?, "stock.reserved").with_key(key.as_str())?;
+    let published = Message::new("stock", "stock.reserved")?.with_key(key.as_str())?;
     context.publish_message(published.with_header("of", message.id.to_string())?)?;
     if key.as_str() == FAILING && FAILURES.fetch_add(1, Ordering::SeqCst) < 4 {
         return Err(HandlerFailure::failed("tested", "not yet").into());

@@ -54,7 +54,8 @@ async fn from_service_to_service(mode: Mode) {
         let fails = message.order_key().as_str() == FAILING && failures.fetch_add(1, Ordering::SeqCst) < 6;
         write(context.tx(), "stock", &message).await?;
         // A new message in each attempt, of which one must arrive; it names its order.
-        let published = Message::new(publishes, "stock.reserved").with_key(message.order_key().as_str())?;
+        let published =
+            Message::new(publishes, "stock.reserved").unwrap().with_key(message.order_key().as_str())?;
         context.publish_message(published.with_header("of", message.id.to_string())?)?;
         if fails {
             return Err(HandlerError::from(HandlerFailure::failed("tested", "not yet")));
@@ -78,7 +79,7 @@ async fn from_service_to_service(mode: Mode) {
     let [from_shop, from_stock] = relays;
     let relays = [from_shop.await.unwrap(), from_stock.await.unwrap()];
 
-    let message = |key: &str| Message::new(orders.clone(), "order.placed").with_key(key).unwrap();
+    let message = |key: &str| Message::new(orders.clone(), "order.placed").unwrap().with_key(key).unwrap();
     let sent: Vec<Message> = (0..OF_EACH).flat_map(|_| KEYS).map(message).collect();
     let mut tx = shop.store.begin().await.unwrap();
     let outgoing: Vec<Outgoing> = sent.iter().cloned().map(Outgoing::from).collect();

@@ -86,6 +86,7 @@ impl Transport for FileBroker {
             self.sent().into_iter().enumerate().filter(|(number, _)| !acknowledged.contains(number));
         let deliveries = waiting.map(|(number, sent)| {
             let message = Message::new(unit.topic.clone(), "order.placed")
+                .unwrap()
                 .with_id(MessageId::from_uuid(sent.id))
                 .with_key(&sent.key)
                 .unwrap();

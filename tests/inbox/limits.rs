@@ -17,7 +17,7 @@ async fn nothing<S: Transactional>(_: Message, _: &mut HandlerContext<'_, S>) ->
 }
 
 fn message(key: &str) -> Message {
-    Message::new("orders".parse().unwrap(), "order.placed").with_key(key).unwrap()
+    Message::new("orders", "order.placed").unwrap().with_key(key).unwrap()
 }
 
 /// Another process handles it, and is slow.

@@ -46,7 +46,7 @@ impl ByHand {
         // figures were read.
         let mut kept = None;
         let done = measured(self.messages, async {
-            let subscription = Subscription::new(consumer(), [topic()]);
+            let subscription = Subscription::new(consumer(), [topic()]).expect("valid names");
             let deliveries: Arc<dyn Deliveries> =
                 transport.subscribe(subscription).await.expect("subscribed").into();
             let (senders, workers): (Vec<_>, Vec<_>) = connections

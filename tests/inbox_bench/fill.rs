@@ -53,7 +53,7 @@ pub(crate) async fn publish(transport: &impl Transport, mut messages: Vec<Arc<St
 /// A message of 300 bytes.
 pub(crate) fn made(number: u64, key: &str) -> Arc<Stored> {
     let payload = format!("{:x<298}\"}}", format!("{{\"n\":{number},\"x\":\""));
-    let message = Message::new(topic(), "order.placed").with_payload(payload);
+    let message = Message::new(topic(), "order.placed").expect("valid names").with_payload(payload);
     let message = message.with_key(key).expect("a valid key");
     let position = Position(i64::try_from(number).unwrap_or(i64::MAX) + 1);
     Arc::new(Stored::new(position, Timestamp::default(), message))

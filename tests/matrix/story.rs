@@ -40,7 +40,8 @@ pub(crate) async fn tell(store: StoreKind, transport: TransportKind) {
     let first = story.inbox(1).await;
     let writers = {
         let topic = story.pair.topic.clone();
-        let message = move |key: &str| Message::new(topic.clone(), "order.placed").with_key(key).unwrap();
+        let message =
+            move |key: &str| Message::new(topic.clone(), "order.placed").unwrap().with_key(key).unwrap();
         story.record.writers(&story.ledger, WRITERS, KEYS, message)
     };
     let relay = story.relay().await;
@@ -113,7 +114,8 @@ impl Story {
     /// Writes three messages of a key, in one transaction. Returns the one in the middle, and a
     /// moment before it was written.
     async fn three(&self, key: &str, middle: impl FnOnce(Message) -> Message) -> (Now, Message) {
-        let message = || Message::new(self.pair.topic.clone(), "order.placed").with_key(key).unwrap();
+        let message =
+            || Message::new(self.pair.topic.clone(), "order.placed").unwrap().with_key(key).unwrap();
         let middle = middle(message());
         let (before, copy) = (self.record.now(), middle.clone());
         let three: [Outgoing; 3] = [message(), middle, message()].map(Outgoing::from);

@@ -62,7 +62,7 @@ impl Deploy {
                 1 if is_new.load(Ordering::SeqCst) => (Life::PLACED, 2),
                 _ => (Life::PLACED, 1),
             };
-            let message = Message::new(topic.clone(), event_type).with_schema_version(version);
+            let message = Message::new(topic.clone(), event_type).unwrap().with_schema_version(version);
             message.with_key(key).unwrap()
         };
         self.writers = self.world.record.writers(&self.world.ledger, 4, 20, message);

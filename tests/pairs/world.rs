@@ -90,7 +90,8 @@ impl World {
     /// then on messages have a destination.
     pub(crate) async fn consume_by(&mut self, url: &str) {
         let transport = self.pair.transport_to(url, None).unwrap();
-        let subscription = Subscription::new(self.pair.consumer().unwrap(), [self.pair.topic.clone()]);
+        let subscription =
+            Subscription::new(self.pair.consumer().unwrap(), [self.pair.topic.clone()]).unwrap();
         let first = subscribe(&*transport, &subscription).await;
         let record = Arc::clone(&self.record);
         self.consumer = Some(tokio::spawn(async move {
@@ -124,14 +125,15 @@ impl World {
 
     /// Returns a message with this key.
     pub(crate) fn message(&self, key: &str) -> Message {
-        Message::new(self.pair.topic.clone(), "order.placed").with_key(key).unwrap()
+        Message::new(self.pair.topic.clone(), "order.placed").unwrap().with_key(key).unwrap()
     }
 
     /// Starts writers that commit one to three messages of one of this many keys at a time, as fast
     /// as they are delivered. They lock nothing of their own.
     pub(crate) fn write(&mut self, writers: u64, keys: u64) {
         let topic = self.pair.topic.clone();
-        let message = move |key: &str| Message::new(topic.clone(), "order.placed").with_key(key).unwrap();
+        let message =
+            move |key: &str| Message::new(topic.clone(), "order.placed").unwrap().with_key(key).unwrap();
         self.writers.extend(self.record.writers(&self.ledger, writers, keys, message));
     }
 

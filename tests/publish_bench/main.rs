@@ -115,8 +115,10 @@ async fn run(transport: &Arc<dyn Transport>, lanes: &[Vec<Arc<Stored>>], message
 }
 
 fn message(topic: &Topic, at: usize) -> Arc<Stored> {
-    let message =
-        Message::new(topic.clone(), "bench.event").with_key(format!("key-{at}")).expect("a valid key");
+    let message = Message::new(topic.clone(), "bench.event")
+        .expect("valid names")
+        .with_key(format!("key-{at}"))
+        .expect("a valid key");
     let position = Position(i64::try_from(at).unwrap_or(i64::MAX - 1) + 1);
     Arc::new(Stored::new(position, Timestamp::now(), message.with_payload(vec![b'x'; 300])))
 }

@@ -103,7 +103,7 @@ async fn write(
 }
 
 fn message(number: u64) -> Message {
-    let message = Message::new(topic(), "bench.made").with_payload(vec![b'x'; 300]);
+    let message = Message::new(topic(), "bench.made").expect("valid names").with_payload(vec![b'x'; 300]);
     message.with_key(format!("key-{}", number % KEYS)).expect("a valid key")
 }
 

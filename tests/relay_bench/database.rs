@@ -204,7 +204,7 @@ impl Fill {
 
     fn made(&self, number: u64) -> Outgoing {
         let payload = format!("{:x<298}\"}}", format!("{{\"n\":{number},\"x\":\""));
-        let message = Message::new(topic(), "bench.made").with_payload(payload);
+        let message = Message::new(topic(), "bench.made").expect("valid names").with_payload(payload);
         message.with_key(format!("key-{}", number % self.keys)).expect("a valid key").into()
     }
 }

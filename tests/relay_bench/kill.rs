@@ -24,7 +24,8 @@ impl Consume {
     /// Reports the number of repeated deliveries.
     pub(crate) async fn play(self) {
         let transport = self.broker.transport();
-        let subscription = Subscription::new(consumer(), [topic()]).with_prefetch(2_000);
+        let subscription =
+            Subscription::new(consumer(), [topic()]).expect("valid names").with_prefetch(2_000);
         let deliveries = transport.subscribe(subscription).await.expect("subscribed");
         ready().await;
         let (mut came, mut repeats) = (HashSet::new(), 0_u64);

@@ -49,7 +49,8 @@ impl Latency {
     pub(crate) async fn play(self) {
         let store = store(&self.store).await;
         let transport = self.broker.transport();
-        let subscription = Subscription::new(consumer(), [topic()]).with_prefetch(2_000);
+        let subscription =
+            Subscription::new(consumer(), [topic()]).expect("valid names").with_prefetch(2_000);
         let deliveries = transport.subscribe(subscription).await.expect("subscribed");
         let (committed, delivered) = (Times::default(), Times::default());
         let (enough, told) = oneshot::channel();
@@ -98,7 +99,7 @@ async fn write(part: Latency, number: u32, begin: Instant, store: PostgresStore,
     let turns = part.rate * (part.seconds + u32::try_from(WARMING.as_secs()).unwrap_or(0));
     for turn in (number..turns).step_by(WRITERS as usize) {
         tokio::time::sleep_until(begin + Duration::from_secs(1) * turn / part.rate).await;
-        let message = Message::new(topic(), "bench.made").with_payload(vec![b'x'; 300]);
+        let message = Message::new(topic(), "bench.made").expect("valid names").with_payload(vec![b'x'; 300]);
         let message = message.with_key(format!("key-{}", u64::from(turn) % KEYS)).expect("a valid key");
         let id = message.id;
         let mut tx = store.pool().begin().await.expect("begun");

@@ -79,7 +79,7 @@ pub(crate) async fn publish(transport: &dyn Transport, mut messages: Vec<Arc<Sto
 
 fn made(number: u64) -> Arc<Stored> {
     let payload = format!("{:x<300}", format!("{{\"n\":{number},\"x\":\""));
-    let message = Message::new(topic(), "bench.made").with_payload(payload);
+    let message = Message::new(topic(), "bench.made").expect("valid names").with_payload(payload);
     let message = message.with_key(format!("key-{}", number % KEYS)).expect("a valid key");
     let position = Position(i64::try_from(number).unwrap_or(i64::MAX) + 1);
     Arc::new(Stored::new(position, Timestamp::default(), message))

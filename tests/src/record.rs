@@ -148,7 +148,7 @@ impl Record {
             keyed.map(|(message, key)| ((message.topic.clone(), key), message.clone())).collect()
         };
         for ((topic, key), like) in keys {
-            let mut last = Message::new(topic, &*like.event_type);
+            let mut last = Message::new(topic, &*like.event_type).expect("valid names");
             last.key = Some(key);
             self.write_for_certain(ledger, &[last.into()]).await;
         }

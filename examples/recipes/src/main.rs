@@ -82,9 +82,9 @@ async fn remind_in_two_weeks(
 
 // ANCHOR: requeue
 /// Requeues every dead letter of a topic. Returns their number.
-async fn requeue_topic(store: &impl Admin, topic: Topic) -> Result<u64, StoreError> {
+async fn requeue_topic(store: &impl Admin, topic: &str) -> Result<u64, Failed> {
     // `before` excludes messages that die again in the meantime.
-    let filter = Filter::route(Route::default()).with_topic(topic).with_before(Timestamp::now());
+    let filter = Filter::route("default")?.with_topic(topic)?.with_before(Timestamp::now());
     let mut requeued = 0;
     loop {
         match store.requeue(&filter).await? {
@@ -105,9 +105,9 @@ async fn pause_for(store: &impl Admin, user: &str, topic: &Topic) -> Result<(), 
 // ANCHOR: purge
 /// Permanently removes dead letters of a route that are older than this many days. Returns their
 /// number.
-async fn purge_older_than(store: &impl Admin, route: &Route, days: i64) -> Result<u64, StoreError> {
+async fn purge_older_than(store: &impl Admin, route: &Route, days: i64) -> Result<u64, Failed> {
     let before = Timestamp::from_micros(Timestamp::now().as_micros() - days * 86_400 * 1_000_000);
-    let filter = Filter::route(route.clone()).with_before(before);
+    let filter = Filter::route(route.clone())?.with_before(before);
     let mut purged = 0;
     loop {
         match store.purge(&filter).await? {
@@ -139,10 +139,8 @@ async fn main() -> Result<(), Failed> {
         .await?;
     let consumer = Consumer::new("accounts")?;
     let topic = Topic::new("invoices")?;
-    let transport = MemoryTransport::builder()
-        .consumer(topic.clone(), consumer.clone())
-        .max_message_bytes(10_000)
-        .build();
+    let transport =
+        MemoryTransport::builder().consumer("invoices", "accounts").max_message_bytes(10_000).build();
     // ANCHOR: part_of_a_topic
     let service = Service::builder("accounts", store.clone(), transport)
         .inbox("accounts", |inbox| inbox.on(book).unknown_types(UnknownType::Ignore)) // it does not handle reminders
@@ -172,7 +170,7 @@ async fn main() -> Result<(), Failed> {
     println!("cancelled {}", store.cancel_scheduled(&[later]).await?);
     pause_for(&store, "ann@example.com", &topic).await?;
     store.resume(&Route::default(), Some(&topic)).await?;
-    println!("requeued {}", requeue_topic(&store, topic).await?);
+    println!("requeued {}", requeue_topic(&store, "invoices").await?);
     until(died).await?;
     println!("purged {}", purge_older_than(&store, &Route::default(), 0).await?);
 

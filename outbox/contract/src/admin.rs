@@ -21,7 +21,7 @@ pub use crate::handled::HandledFilter;
 use crate::id::MessageId;
 pub use crate::id::OutboxId;
 use crate::message::Message;
-use crate::name::{Key, KeyId, Route, Topic};
+use crate::name::{self, Key, KeyId, NameError, Route, Topic};
 pub use actor::Actor;
 pub use audit::AuditEntry;
 pub use figures::{Figure, TopicFigures, TopicTally};
@@ -35,10 +35,9 @@ pub use ownership::{BucketOwner, Ownership, RelayStatus, RouteStatus, RouteTally
 ///
 /// ```
 /// # extern crate outbox_contract as outbox;
-/// use outbox::{Route, Topic};
 /// use outbox::admin::Filter;
 ///
-/// let sent = Filter::route(Route::default()).with_topic(Topic::new("invoices")?);
+/// let sent = Filter::route("default")?.with_topic("invoices")?;
 /// # Ok::<(), outbox::NameError>(())
 /// ```
 ///
@@ -87,12 +86,22 @@ pub const MAX_PER_CALL: usize = 1_000;
 pub const MAX_BYTES_PER_CALL: usize = 64 * 1_024 * 1_024;
 
 impl Filter {
-    /// Selects everything of one route: [`Route::default`] for what relays send,
+    /// Selects everything of one route: `default` for what relays send,
     /// [`inbox_route`](crate::inbox_route) for what waits or died in an inbox.
+    ///
+    /// # Errors
+    ///
+    /// Describes an invalid route.
+    pub fn route(route: impl TryInto<Route, Error: Into<NameError>>) -> Result<Self, NameError> {
+        let route = name::parse(route)?;
+        Ok(Self { route: Some(route), ..Self::all_routes() })
+    }
+
+    /// Selects everything of every route, **inboxes included**.
     #[must_use]
-    pub const fn route(route: Route) -> Self {
+    pub const fn all_routes() -> Self {
         Self {
-            route: Some(route),
+            route: None,
             topic: None,
             key: None,
             ids: None,
@@ -104,17 +113,17 @@ impl Filter {
         }
     }
 
-    /// Selects everything of every route, **inboxes included**.
-    #[must_use]
-    pub fn all_routes() -> Self {
-        Self { route: None, ..Self::route(Route::default()) }
-    }
-
     /// Selects only messages of this topic.
-    #[must_use]
-    pub fn with_topic(mut self, topic: Topic) -> Self {
-        self.topic = Some(topic);
-        self
+    ///
+    /// # Errors
+    ///
+    /// Describes an invalid topic.
+    pub fn with_topic(
+        mut self,
+        topic: impl TryInto<Topic, Error: Into<NameError>>,
+    ) -> Result<Self, NameError> {
+        self.topic = Some(name::parse(topic)?);
+        Ok(self)
     }
 
     /// Selects only messages that were set aside, delivered, or are due before this instant.

@@ -83,9 +83,9 @@ fn is_name(name: &str) -> bool {
 ///
 /// ```
 /// # extern crate outbox_contract as outbox;
-/// use outbox::{Message, Topic};
+/// use outbox::Message;
 ///
-/// let message = Message::new(Topic::new("orders")?, "order.placed")
+/// let message = Message::new("orders", "order.placed")?
 ///     .with_subject("order-1")?
 ///     .with_data_schema("https://schemas.example.com/order.placed/1")?
 ///     .with_extension("tenantid", "acme")?;
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     fn message() -> Message {
-        Message::new("orders".parse().unwrap(), "order.placed")
+        Message::new("orders", "order.placed").unwrap()
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Messages that a consumer has handled, as operators select them.
 
 use crate::clock::Timestamp;
-use crate::name::{Consumer, Key, Topic};
+use crate::name::{self, Consumer, Key, NameError, Topic};
 
 /// Selection of the messages that one consumer has handled, for
 /// [`count_handled`](crate::admin::Admin::count_handled) and
@@ -10,11 +10,11 @@ use crate::name::{Consumer, Key, Topic};
 /// ```
 /// # extern crate outbox_contract as outbox;
 /// use std::time::Duration;
-/// use outbox::{Consumer, Timestamp, Topic};
+/// use outbox::Timestamp;
 /// use outbox::admin::HandledFilter;
 ///
-/// let since_yesterday = HandledFilter::of(Consumer::new("invoices")?)
-///     .with_topic(Topic::new("orders")?)
+/// let since_yesterday = HandledFilter::of("invoices")?
+///     .with_topic("orders")?
 ///     .with_since(Timestamp::parse("2026-01-31T00:00:00Z").expect("a valid time"));
 /// # Ok::<(), outbox::NameError>(())
 /// ```
@@ -35,23 +35,29 @@ pub struct HandledFilter {
 
 impl HandledFilter {
     /// Selects every message that this consumer has handled and whose id is still kept.
-    #[must_use]
-    pub const fn of(consumer: Consumer) -> Self {
-        Self { consumer, topic: None, key: None, since: None, before: None }
+    ///
+    /// # Errors
+    ///
+    /// Describes an invalid name. So do [`with_topic`](Self::with_topic) and
+    /// [`with_key`](Self::with_key).
+    pub fn of(consumer: impl TryInto<Consumer, Error: Into<NameError>>) -> Result<Self, NameError> {
+        let consumer = name::parse(consumer)?;
+        Ok(Self { consumer, topic: None, key: None, since: None, before: None })
     }
 
     /// Selects only messages of this topic.
-    #[must_use]
-    pub fn with_topic(mut self, topic: Topic) -> Self {
-        self.topic = Some(topic);
-        self
+    pub fn with_topic(
+        mut self,
+        topic: impl TryInto<Topic, Error: Into<NameError>>,
+    ) -> Result<Self, NameError> {
+        self.topic = Some(name::parse(topic)?);
+        Ok(self)
     }
 
     /// Selects only messages of this key.
-    #[must_use]
-    pub fn with_key(mut self, key: Key) -> Self {
-        self.key = Some(key);
-        self
+    pub fn with_key(mut self, key: impl TryInto<Key, Error: Into<NameError>>) -> Result<Self, NameError> {
+        self.key = Some(name::parse(key)?);
+        Ok(self)
     }
 
     /// Selects only messages handled at or after this instant.

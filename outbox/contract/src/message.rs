@@ -20,9 +20,9 @@ use crate::name::{self, Key, KeyId, NameError, Route, Topic};
 ///
 /// ```
 /// # extern crate outbox_contract as outbox;
-/// use outbox::{Message, Topic};
+/// use outbox::Message;
 ///
-/// let message = Message::new(Topic::new("orders")?, "order.placed")
+/// let message = Message::new("orders", "order.placed")?
 ///     .with_key("order-1")?
 ///     .with_payload(r#"{"total_cents":4200}"#)
 ///     .with_header("tenant", "acme")?;
@@ -60,15 +60,22 @@ impl Message {
     pub const MAX_TYPE_BYTES: usize = 255;
 
     /// Creates a message without key, headers and payload: occurred now, schema version 1,
-    /// `application/json`.
-    #[must_use]
-    pub fn new(topic: Topic, event_type: impl Into<Arc<str>>) -> Self {
-        Self { occurred_at: Timestamp::now(), ..Self::of(MessageId::new(), topic, event_type) }
+    /// `application/json`. The topic is text or a [`Topic`].
+    ///
+    /// # Errors
+    ///
+    /// Describes an invalid topic. The event type is checked by [`validate`](Self::validate).
+    pub fn new(
+        topic: impl TryInto<Topic, Error: Into<NameError>>,
+        event_type: impl Into<Arc<str>>,
+    ) -> Result<Self, NameError> {
+        let topic = name::parse(topic)?;
+        Ok(Self { occurred_at: Timestamp::now(), ..Self::of(MessageId::new(), topic, event_type) })
     }
 
-    /// Recreates an existing message: like [`new`](Self::new), but generates no value that is
-    /// already known.
-    pub(crate) fn of(id: MessageId, topic: Topic, event_type: impl Into<Arc<str>>) -> Self {
+    /// Recreates a message with its identifier: like [`new`](Self::new), but generates neither id
+    /// nor time. It occurred at the epoch until that is set. For authors of stores and transports.
+    pub fn of(id: MessageId, topic: Topic, event_type: impl Into<Arc<str>>) -> Self {
         static JSON: LazyLock<Arc<str>> = LazyLock::new(|| "application/json".into());
         Self {
             id,
@@ -137,9 +144,9 @@ impl Message {
     ///
     /// ```
     /// # extern crate outbox_contract as outbox;
-    /// use outbox::{Message, Topic};
+    /// use outbox::Message;
     ///
-    /// let message = Message::new(Topic::new("orders")?, "order.placed");
+    /// let message = Message::new("orders", "order.placed")?;
     /// assert!(message.clone().with_header("ce_id", "1").is_err());
     /// assert!(message.with_header("Content-Type", "text/plain").is_err(), "that is with_content_type");
     /// # Ok::<(), outbox::NameError>(())

@@ -35,7 +35,7 @@ impl NameError {
     }
 }
 
-/// A name that is one already: so `TryInto<Topic, Error: Into<NameError>>` takes text and topics.
+/// Lets `TryInto<Topic, Error: Into<NameError>>` accept a topic as well as text.
 impl From<Infallible> for NameError {
     fn from(never: Infallible) -> Self {
         match never {}
@@ -70,6 +70,11 @@ impl fmt::Display for NameError {
 }
 
 impl std::error::Error for NameError {}
+
+/// Converts an argument to a name.
+pub(crate) fn parse<N>(name: impl TryInto<N, Error: Into<NameError>>) -> Result<N, NameError> {
+    name.try_into().map_err(Into::into)
+}
 
 /// Error for a reserved name.
 pub(crate) fn reserved(what: &'static str, value: &str) -> NameError {
@@ -161,6 +166,14 @@ macro_rules! name {
             type Error = NameError;
 
             fn try_from(name: &str) -> Result<Self, NameError> {
+                Self::new(name)
+            }
+        }
+
+        impl TryFrom<&String> for $name {
+            type Error = NameError;
+
+            fn try_from(name: &String) -> Result<Self, NameError> {
                 Self::new(name)
             }
         }
@@ -283,6 +296,15 @@ fn hex(before: &str, bytes: &[u8]) -> String {
 /// A key within its topic: the unit of ordering.
 ///
 /// A message without a key has an order of its own; its identifier replaces the key here.
+///
+/// ```
+/// # extern crate outbox_contract as outbox;
+/// use outbox::KeyId;
+///
+/// assert_eq!(KeyId::new("orders", "order-1")?.to_string(), "order-1 of orders");
+/// assert!(KeyId::new("orders", "").is_err());
+/// # Ok::<(), outbox::NameError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KeyId {
     /// The topic.
@@ -292,11 +314,16 @@ pub struct KeyId {
 }
 
 impl KeyId {
-    /// Parses a key from a store's own tables; returns `None` if another program has made it
-    /// invalid.
-    #[must_use]
-    pub fn from_texts(topic: &str, key: &str) -> Option<Self> {
-        Some(Self { topic: Topic::new(topic).ok()?, key: Key::new(key).ok()? })
+    /// Creates the unit of a key. Names are text, or a [`Topic`] and a [`Key`].
+    ///
+    /// # Errors
+    ///
+    /// Describes an invalid topic or key.
+    pub fn new(
+        topic: impl TryInto<Topic, Error: Into<NameError>>,
+        key: impl TryInto<Key, Error: Into<NameError>>,
+    ) -> Result<Self, NameError> {
+        Ok(Self { topic: parse(topic)?, key: parse(key)? })
     }
 
     /// Returns the bucket to which this key belongs.
@@ -348,6 +375,39 @@ mod tests {
         let long = says(&"é".repeat(125));
         assert!(long.ends_with("has 250 bytes; shorten it to 249 bytes or fewer"), "{long}");
         assert!(long.len() < 300, "a long value is shown shortened");
+    }
+
+    #[test]
+    fn text_is_taken_where_a_name_is_and_a_bad_one_is_refused_with_its_value() {
+        use crate::admin::{Filter, HandledFilter};
+        use crate::backend::Subscription;
+        use crate::message::Message;
+
+        let topic = Topic::new("orders").unwrap();
+        let message = Message::new(topic.clone(), "order.placed").unwrap();
+        assert_eq!(message.topic, Message::new("orders", "order.placed").unwrap().topic);
+        let subscription = Subscription::new(String::from("billing"), [topic.clone()]).unwrap();
+        assert_eq!(subscription.topics, Subscription::new("billing", ["orders"]).unwrap().topics);
+        assert_eq!(KeyId::new(topic, Key::new("a").unwrap()), KeyId::new("orders", &"a".to_owned()));
+
+        let long = "x".repeat(65);
+        let refused = [
+            Message::new("a\nb", "order.placed").err(),
+            Subscription::new("billing", ["orders", "a\nb"]).err(),
+            KeyId::new("a\nb", "a").err(),
+            Filter::all_routes().with_topic("a\nb").err(),
+            HandledFilter::of("billing").unwrap().with_topic("a\nb").err(),
+        ];
+        for error in refused.map(|error| error.unwrap().to_string()) {
+            assert!(error.starts_with("the topic \"a\\nb\" has the control character"), "{error}");
+        }
+        let says = |error: Option<NameError>| error.unwrap().to_string();
+        assert!(says(Subscription::new("", ["orders"]).err()).starts_with("the consumer is empty"));
+        assert!(says(HandledFilter::of("").err()).starts_with("the consumer is empty"));
+        assert!(says(KeyId::new("orders", "").err()).starts_with("the key is empty"));
+        let of_key = HandledFilter::of("billing").unwrap().with_key("");
+        assert!(says(of_key.err()).starts_with("the key is empty"));
+        assert!(says(Filter::route(long).err()).ends_with("has 65 bytes; shorten it to 64 bytes or fewer"));
     }
 
     #[test]

@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn options_reach_the_message_and_a_reserved_header_is_refused() {
-        let message = Message::new("orders".parse().unwrap(), "order.placed");
+        let message = Message::new("orders", "order.placed").unwrap();
         let (due_at, options) = (Timestamp::from_micros(7), AppendOptions::new());
         let outgoing =
             options.clone().header("tenant", "north").due_at(due_at).apply(message.clone()).unwrap();

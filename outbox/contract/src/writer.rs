@@ -224,7 +224,7 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
     {
         let kind = event.event_type();
         let topic = kind.topic.ok_or(MessageError::Local { event_type: kind.name })?;
-        let mut message = Message::new(Topic::new(topic)?, kind.name)
+        let mut message = Message::new(topic, kind.name)?
             .with_schema_version(kind.version)
             .with_content_type(self.codec.content_type())
             .with_payload(self.codec.encode(event)?);

@@ -48,7 +48,9 @@ async fn filled() -> MemoryStore {
         let mut tx = store.begin().await.expect("a transaction");
         let messages: Vec<Outgoing> = (first..first + 1_000)
             .map(|n| {
-                let message = Message::new(topic.clone(), "order.placed").with_payload(payload.clone());
+                let message = Message::new(topic.clone(), "order.placed")
+                    .expect("valid names")
+                    .with_payload(payload.clone());
                 Outgoing::from(message.with_key(format!("order-{}", n % KEYS)).expect("a key"))
             })
             .collect();

@@ -37,7 +37,8 @@ async fn handle(mode: Mode, batch: usize) -> f64 {
     let feed = Feed::new();
     let topic = Topic::new("orders").expect("a topic");
     for n in 0..MESSAGES {
-        let message = Message::new(topic.clone(), "order.placed").with_payload(vec![b'x'; 300]);
+        let message =
+            Message::new(topic.clone(), "order.placed").expect("valid names").with_payload(vec![b'x'; 300]);
         feed.send(message.with_key(format!("order-{}", n % KEYS)).expect("a key"));
     }
     let before = cpu();

@@ -60,7 +60,7 @@ async fn appending_relaying_and_handling_are_one_trace() {
     tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer)).unwrap();
 
     let (store, transport) = (MemoryStore::new(), MemoryTransport::new());
-    let subscription = Subscription::new("billing".parse().unwrap(), ["orders".parse().unwrap()]);
+    let subscription = Subscription::new("billing", ["orders"]).unwrap();
     let billing = transport.subscribe(subscription).await.unwrap();
     let outbox = Outbox::new(store.clone());
 

@@ -79,7 +79,7 @@ struct Transaction {
 ///
 /// let history = History::new();
 /// let consumer = history.consumer("inventory");
-/// let message = Message::new(Topic::new("orders")?, "order.placed").with_key("order-1")?;
+/// let message = Message::new("orders", "order.placed")?.with_key("order-1")?;
 ///
 /// let mut writing = history.begin();
 /// writing.append(&message); // before the store is asked to

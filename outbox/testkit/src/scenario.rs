@@ -12,7 +12,7 @@ use std::time::Duration;
 use outbox_contract::backend::{
     Deliveries, Outcome, Outcomes, Position, PublishBatch, Received, RelayId, Stored, Subscription,
 };
-use outbox_contract::{Consumer, Message, MessageId, Route, Timestamp, Topic, Transport};
+use outbox_contract::{Message, MessageId, Route, Timestamp, Topic, Transport};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -109,12 +109,9 @@ impl Scenario {
     where
         T: Transport,
     {
-        let topics = topics.into_iter().map(|topic| match Topic::new(topic.as_ref()) {
-            Ok(topic) => topic,
-            Err(error) => panic!("{error}"),
-        });
-        let consumer = Consumer::new("scenario").unwrap_or_else(|error| panic!("{error}"));
-        let subscription = Subscription::new(consumer, topics);
+        let topics: Result<Vec<Topic>, _> = topics.into_iter().map(Topic::new).collect();
+        let subscription = topics.and_then(|topics| Subscription::new("scenario", topics));
+        let subscription = subscription.unwrap_or_else(|error| panic!("{error}"));
         let deliveries = match transport.subscribe(subscription).await {
             Ok(deliveries) => deliveries,
             Err(error) => panic!("the scenario can't subscribe: {error}"),

@@ -109,7 +109,7 @@ async fn an_event_that_does_not_encode_says_why() {
 
 #[tokio::test]
 async fn a_header_with_control_characters_is_refused_where_it_is_set_and_where_it_is_appended() {
-    let message = Message::new(Topic::new("orders").unwrap(), "order.placed");
+    let message = Message::new("orders", "order.placed").unwrap();
     let error = message.clone().with_header("tenant", "a\r\nb").unwrap_err();
     // By its name: the value may be a secret.
     let text = error.to_string();

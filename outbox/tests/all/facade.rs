@@ -52,7 +52,7 @@ fn what_programs_name_is_there() {
 async fn round_trip(store: impl Transactional + Clone) {
     let outbox = Outbox::new(store.clone());
     let transport = MemoryTransport::new();
-    let subscription = Subscription::new("billing".parse().unwrap(), ["orders".parse().unwrap()]);
+    let subscription = Subscription::new("billing", ["orders"]).unwrap();
     let billing = transport.subscribe(subscription).await.unwrap();
     let relay = Relay::builder(store.clone(), transport).start().await.unwrap();
     let events: Vec<OrderEvent> = (0..20)

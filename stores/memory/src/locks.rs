@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     fn key(name: &str) -> LockName {
-        LockName::Key(KeyId { topic: "t".parse().unwrap(), key: name.parse().unwrap() })
+        LockName::Key(KeyId::new("t", name).unwrap())
     }
 
     #[test]

@@ -114,7 +114,7 @@ pub(crate) async fn failing_keys(database: &Database, filter: &Filter) -> Result
     let rows = page(&mut session, database.keys(), wanted, by_age, filter, filter.offset, doc! {}).await?;
     let behind = behind(database, &mut session, &rows).await?;
     let read = |row: &Document| {
-        let key = KeyId::from_texts(row.get_str("topic").ok()?, row.get_str("key").ok()?)?;
+        let key = KeyId::new(row.get_str("topic").ok()?, row.get_str("key").ok()?).ok()?;
         let route = route(row);
         let (parked, first) = behind.get(&(route.clone(), key.clone())).copied().unwrap_or_default();
         let mut failing = read_state(row).failing_key(route, key);
@@ -152,7 +152,7 @@ async fn behind(
         let count = parked.count_documents(filter.clone()).session(&mut *session).await?;
         let first = parked.find_one(filter).sort(doc! { "number": 1 }).projection(doc! { "id": 1 });
         let first = first.session(&mut *session).await?;
-        if let (Ok(route), Some(key)) = (Route::new(route), KeyId::from_texts(topic, name)) {
+        if let (Ok(route), Ok(key)) = (Route::new(route), KeyId::new(topic, name)) {
             behind.insert((route, key), (count, first.and_then(|first| message_id(first.get("id")))));
         }
     }

@@ -107,7 +107,7 @@ async fn read_key(
     budget: &mut Budget,
 ) -> Result<Read<DueKey>, Failed> {
     let (topic, key) = (row.get_str("topic").unwrap_or_default(), row.get_str("key").unwrap_or_default());
-    let Some(key) = KeyId::from_texts(topic, key) else {
+    let Ok(key) = KeyId::new(topic, key) else {
         tracing::error!(topic, key, "a document of outbox_key has an invalid name; remove it");
         return Ok(Read::Unreadable);
     };

@@ -239,7 +239,7 @@ async fn key_names(
     while let Some(row) = cursor.next(session).await {
         let row = row?;
         if let (Ok(topic), Ok(key)) = (row.get_str("topic"), row.get_str("key")) {
-            names.extend(KeyId::from_texts(topic, key));
+            names.extend(KeyId::new(topic, key));
         }
     }
     Ok(names)

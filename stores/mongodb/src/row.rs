@@ -197,7 +197,7 @@ impl Raw {
     fn strict(&mut self) -> Result<Arc<Stored>, String> {
         let id = self.id().ok_or("its id is not a UUID of 16 bytes")?;
         let topic = Topic::new(self.text("topic")?).map_err(shown)?;
-        let mut message = Message::new(topic, self.text("event_type")?).with_id(id);
+        let mut message = Message::of(id, topic, self.text("event_type")?);
         if self.get("key").is_some() {
             message.key = Some(Key::new(self.text("key")?).map_err(shown)?);
         }

@@ -98,7 +98,7 @@ impl Admin for MySqlStore {
               order by p.position limit 1)"
         );
         self.look("failing_keys", (&KEYS, &columns), filter, |row| {
-            let Some(key) = KeyId::from_texts(&text(row, 9)?, &text(row, 10)?) else { return Ok(None) };
+            let Ok(key) = KeyId::new(&text(row, 9)?, &text(row, 10)?) else { return Ok(None) };
             let mut failing = read_state(row)?.failing_key(route(row, 8)?, key);
             failing.parked = count(row, 11)?;
             failing.first = row.try_get_unchecked::<Option<&[u8]>, _>(12)?.and_then(message_id);

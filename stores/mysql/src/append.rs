@@ -193,7 +193,7 @@ fn bind_row<'q>(
 
 #[cfg(test)]
 mod tests {
-    use outbox_contract::{Message, Topic};
+    use outbox_contract::Message;
 
     use super::*;
 
@@ -209,9 +209,8 @@ mod tests {
 
     #[test]
     fn a_statement_has_no_more_bytes_than_the_server_takes_but_for_a_single_message() {
-        let message = |bytes: usize| {
-            Outgoing::from(Message::new(Topic::new("t").unwrap(), "e").with_payload(vec![0; bytes]))
-        };
+        let message =
+            |bytes: usize| Outgoing::from(Message::new("t", "e").unwrap().with_payload(vec![0; bytes]));
         let (small, large) = (message(1), message(10_000));
         let rows = [&small, &small, &large, &small].map(|outgoing| Row::new(outgoing, None));
         assert_eq!(fitting(&rows, 1_000_000), 4);

@@ -121,7 +121,7 @@ async fn read_key(
         Ok(String::from_utf8_lossy(bytes).into_owned())
     };
     let (topic, name) = (text(0)?, text(1)?);
-    let Some(key) = KeyId::from_texts(&topic, &name) else {
+    let Ok(key) = KeyId::new(&topic, &name) else {
         tracing::error!(topic, key = name, "a row of outbox_key has an invalid name; remove it");
         return Ok(Read::Unreadable);
     };
@@ -217,7 +217,7 @@ mod tests {
             route: Route::default(),
             relay: RelayId::new(),
             buckets: BucketSet::ALL,
-            except: vec![KeyId::from_texts("t", "k").unwrap()],
+            except: vec![KeyId::new("t", "k").unwrap()],
             muted: Vec::new(),
             keys: 4,
             messages: 1,

@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn nothing_of_a_name_is_read_as_sql() {
-        let evil = KeyId::from_texts("a' or '1'='1", "\\'; drop table outbox_message; --").unwrap();
+        let evil = KeyId::new("a' or '1'='1", "\\'; drop table outbox_message; --").unwrap();
         let mut request = FetchRequest::new(Route::new("x' or 1=1").unwrap(), RelayId::new(), BucketSet::ALL);
         request.scope = Scope::Key(evil.clone());
         request.muted = vec![Scope::Key(evil), Scope::Topic(Topic::new("'").unwrap())];

@@ -11,7 +11,7 @@ use std::time::Duration;
 use outbox_contract::backend::{
     BucketSet, FetchRequest, FetchedRow, LeaseRequest, LowWater, Position, RelayId, RowId,
 };
-use outbox_contract::{Message, Outgoing, Route, Store, Topic, Transactional};
+use outbox_contract::{Message, Outgoing, Route, Store, Transactional};
 use outbox_servers::{OrSkip, Postgres, PostgresServer};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
 
@@ -20,7 +20,7 @@ const APPENDS: usize = 2_000;
 const RELAYED: usize = 10_000;
 
 fn message(n: usize) -> Outgoing {
-    let message = Message::new(Topic::new("orders").unwrap(), "order.placed");
+    let message = Message::new("orders", "order.placed").expect("valid names");
     message.with_key(format!("key-{}", n % 10_000)).unwrap().with_payload(vec![b'x'; 300]).into()
 }
 

@@ -139,7 +139,7 @@ impl Admin for PostgresStore {
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
         let query = self.filtered(&self.sql().browse_keys, filter).bind(number(filter.offset));
         self.look("failing_keys", query, |row| {
-            let Some(key) = KeyId::from_texts(row.try_get("topic")?, row.try_get("key")?) else {
+            let Ok(key) = KeyId::new(row.try_get::<&str, _>("topic")?, row.try_get::<&str, _>("key")?) else {
                 return Ok(None);
             };
             let mut failing = FailingKey::new(route(row)?, key, instant(row, "since")?);

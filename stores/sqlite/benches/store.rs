@@ -110,6 +110,7 @@ fn messages(topic: &str, numbers: std::ops::Range<usize>) -> Vec<Outgoing> {
     let name = Topic::new(topic).expect("a topic");
     let message = |number: usize| {
         Message::new(name.clone(), "order.placed")
+            .expect("valid names")
             .with_key(format!("key-{}", number % keys))
             .expect("a key")
             .with_payload(vec![b'x'; 300])

@@ -149,7 +149,7 @@ impl Admin for SqliteStore {
 
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
         self.look("failing_keys", page(sql::BROWSE_KEYS, filter), |row| {
-            let Some(key) = KeyId::from_texts(row.try_get("topic")?, row.try_get("key")?) else {
+            let Ok(key) = KeyId::new(row.try_get::<&str, _>("topic")?, row.try_get::<&str, _>("key")?) else {
                 return Ok(None);
             };
             let mut failing = read_state(row)?.failing_key(route(row)?, key);

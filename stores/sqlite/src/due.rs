@@ -73,7 +73,7 @@ async fn read_key(
     is_first: bool,
 ) -> Result<Choice, sqlx::Error> {
     let (topic, name): (&str, &str) = (row.try_get("topic")?, row.try_get("key")?);
-    let Some(key) = KeyId::from_texts(topic, name) else {
+    let Ok(key) = KeyId::new(topic, name) else {
         tracing::error!(topic, key = name, "a row of outbox_key has an invalid name; remove it");
         return Ok(Choice::Broken);
     };

@@ -10,7 +10,7 @@ const LONG: &str = "a1b2c3d4e5f6g7h8i9j0";
 
 /// Returns messages, each with its data: of one kind, or none.
 pub(super) fn awkward(topic: &Topic) -> Vec<(Message, Value)> {
-    let message = || Message::new(topic.clone(), "order.placed");
+    let message = || Message::new(topic.clone(), "order.placed").unwrap();
     let with_json = || (message().with_payload(r#"{"n":1}"#), json!({"json": {"n": 1}}));
     let (plain, data) = with_json();
     let change =
@@ -42,7 +42,7 @@ pub(super) fn awkward(topic: &Topic) -> Vec<(Message, Value)> {
         change(|message| message.with_occurred_at(Timestamp::from_micros(1_700_000_000_123_456))),
         change(|message| message.with_header("tenant", "Ünïcode, \"quoted\"").unwrap()),
         change(|message| message.with_header("x-empty", "").unwrap()),
-        (Message::new(topic.clone(), "Zoë.placed").with_payload("{}"), json!({"json": {}})),
+        (Message::new(topic.clone(), "Zoë.placed").unwrap().with_payload("{}"), json!({"json": {}})),
     ]
 }
 

@@ -64,6 +64,7 @@ impl Worker for MySqlConnection {
 fn read(row: &MySqlRow) -> Result<Arc<Stored>, sqlx::Error> {
     let _: (&str, &[u8]) = (row.try_get(2)?, row.try_get(5)?);
     let message = Message::new(topic(), row.try_get::<String, _>(4)?)
+        .expect("valid names")
         .with_id(MessageId::from_uuid(row.try_get(1)?))
         .with_payload(row.try_get::<Vec<u8>, _>(6)?)
         .with_key(row.try_get::<String, _>(3)?)

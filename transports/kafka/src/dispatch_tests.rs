@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
 use super::*;
-use outbox_contract::{Consumer, Message, Topic, TransportErrorKind};
+use outbox_contract::{Message, Topic, TransportErrorKind};
 
 fn unit(number: u32) -> Unit {
     Unit { topic: Topic::new("orders").unwrap(), number }
@@ -9,12 +9,12 @@ fn unit(number: u32) -> Unit {
 
 fn dispatch(prefetch: usize) -> Dispatch {
     let topics = [unit(0).topic];
-    let subscription = Subscription::new(Consumer::new("c").unwrap(), topics).with_prefetch(prefetch);
+    let subscription = Subscription::new("c", topics).unwrap().with_prefetch(prefetch);
     Dispatch::new(&subscription).unwrap()
 }
 
 fn push(dispatch: &mut Dispatch, number: u32, offset: i64) -> Option<Flow> {
-    let message = Message::new(unit(number).topic, "x");
+    let message = Message::new(unit(number).topic, "x").unwrap();
     dispatch.push(&unit(number), offset, |tag| Delivery::new(tag, Ok(message), None))
 }
 

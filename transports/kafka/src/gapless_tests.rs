@@ -48,7 +48,7 @@ impl Subject {
 
     /// Sends so many messages together.
     fn begin(&self, messages: usize) -> (Arc<Flight>, Sent<'_>) {
-        let message = Message::new(self.topic.clone(), "test").with_key("a").unwrap();
+        let message = Message::new(self.topic.clone(), "test").unwrap().with_key("a").unwrap();
         let stored = Arc::new(Stored::new(Position(1), Timestamp::now(), message));
         let flight = Flight::new((self.topic.clone(), 0), vec![0; messages]);
         let record = Record::new(stored, "/test".into(), 0);

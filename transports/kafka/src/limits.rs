@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     fn message(bytes: usize) -> Message {
-        Message::new("orders".parse().unwrap(), "x").with_payload(vec![0; bytes])
+        Message::new("orders", "x").unwrap().with_payload(vec![0; bytes])
     }
 
     #[test]

@@ -259,7 +259,6 @@ fn offsets(answer: &TopicPartitionList) -> Offsets {
 
 #[cfg(test)]
 mod tests {
-    use outbox_contract::Consumer as Name;
 
     use super::*;
 
@@ -273,7 +272,7 @@ mod tests {
         } else {
             BTreeMap::new()
         };
-        let subscription = Subscription::new(Name::new("billing").unwrap(), [unit().topic]);
+        let subscription = Subscription::new("billing", [unit().topic]).unwrap();
         Positions::new(&subscription.with_handled(handled, reset), false)
     }
 

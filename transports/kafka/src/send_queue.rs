@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn parcel(number: usize, messages: usize) -> Parcel {
-        let message = Message::new(partition(0).0, "x");
+        let message = Message::new(partition(0).0, "x").unwrap();
         let stored = Arc::new(Stored::new(Position(1), Timestamp::default(), message));
         let record = Record::new(stored, "/test".into(), 0);
         let records = vec![(record, OwnedHeaders::new()); messages];

@@ -8,7 +8,6 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 
-use outbox_contract::Consumer;
 use outbox_contract::backend::{Received, Subscription, Transport};
 use outbox_servers::{Kafka, KafkaServer, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
@@ -59,7 +58,7 @@ impl Subscriber for Listener {
 async fn run(server: &KafkaServer) {
     let topic = fresh_topic(&server.url(), 2, &[]).await;
     let transport = KafkaTransport::builder(server.url()).build().unwrap();
-    let subscription = Subscription::new(Consumer::new("reader").unwrap(), [topic.clone()]);
+    let subscription = Subscription::new("reader", [topic.clone()]).unwrap();
     let member = transport.subscribe(subscription).await.unwrap();
     deliver(&transport, &stored((0..20).map(|at| numbered(&topic, "a", at))), PATIENCE).await;
     let mut came = 0;

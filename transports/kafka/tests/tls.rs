@@ -10,8 +10,8 @@ mod support;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use outbox_contract::TransportErrorKind;
 use outbox_contract::backend::{Outcome, Received, Subscription, Transport, Unavailable};
-use outbox_contract::{Consumer, TransportErrorKind};
 use outbox_servers::{Kafka, KafkaServer, OrSkip};
 use outbox_transport_kafka::{KafkaTransport, KafkaTransportBuilder, Mechanism};
 use pkcs8::LineEnding;
@@ -112,7 +112,7 @@ async fn messages_go_and_come_with_certificates_on_both_sides() {
         assert_eq!(first_of_key(&there, &format!("key-{of}")), (of..30).step_by(3).collect::<Vec<_>>());
     }
 
-    let subscription = Subscription::new(Consumer::new("reader").unwrap(), [topic]);
+    let subscription = Subscription::new("reader", [topic]).unwrap();
     let deliveries = transport.subscribe(subscription).await.unwrap();
     let mut received = Vec::new();
     let receiving = async {
@@ -152,7 +152,7 @@ async fn is_refused(
     assert_eq!(failure.class, class, "{failure:?}");
     assert!(failure.message.contains(remedy), "{failure:?}");
 
-    let subscription = Subscription::new(Consumer::new("reader").unwrap(), [topic]);
+    let subscription = Subscription::new("reader", [topic]).unwrap();
     let error = transport.subscribe(subscription).await.err().unwrap();
     assert_eq!(error.kind(), kind, "{error}");
     assert!(error.to_string().contains(remedy), "{error}");

@@ -359,8 +359,7 @@ mod tests {
     #[test]
     fn what_can_never_be_sent_is_known_early() {
         let config = builder().max_message_bytes(10).partitions(256).config().unwrap();
-        let message =
-            |topic: String, bytes| Message::new(Topic::new(topic).unwrap(), "x").with_payload(vec![0; bytes]);
+        let message = |topic: String, bytes| Message::new(topic, "x").unwrap().with_payload(vec![0; bytes]);
         assert!(config.validate(&message("orders".into(), 10)).is_ok());
         let error = config.validate(&message("orders".into(), 11)).unwrap_err();
         assert_eq!(error.0.class, "message-too-large");

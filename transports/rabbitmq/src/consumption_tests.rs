@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
 use outbox_contract::backend::{Subscription, Undecodable};
-use outbox_contract::{Consumer, Topic, TransportErrorKind};
+use outbox_contract::{Topic, TransportErrorKind};
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn unit(number: u32) -> Unit {
 }
 
 fn consumption(queues: u32) -> Consumption {
-    let subscription = Subscription::new(Consumer::new("inventory").unwrap(), [unit(0).topic]);
+    let subscription = Subscription::new("inventory", [unit(0).topic]).unwrap();
     Consumption::new(Window::new(&subscription).unwrap(), (0..queues).map(unit).collect())
 }
 

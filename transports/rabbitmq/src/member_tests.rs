@@ -4,7 +4,6 @@
 
 use lapin::ConnectionProperties;
 use lapin::options::QueueDeleteOptions;
-use outbox_contract::{Consumer, Topic};
 use outbox_servers::{OrSkip, RabbitMq};
 
 use super::*;
@@ -17,7 +16,7 @@ mod wiretap;
 use wiretap::Wiretap;
 
 fn subscription() -> Subscription {
-    Subscription::new(Consumer::new("inventory").unwrap(), [Topic::new("orders").unwrap()])
+    Subscription::new("inventory", ["orders"]).unwrap()
 }
 
 /// The broker would give their newer messages to the next member first. It has all the time it

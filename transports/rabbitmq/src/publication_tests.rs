@@ -13,7 +13,7 @@ use super::*;
 fn batch(keys: &str) -> Vec<Arc<Stored>> {
     let topic = Topic::new("orders").unwrap();
     let message = |key: char| {
-        let message = Message::new(topic.clone(), "x");
+        let message = Message::new(topic.clone(), "x").unwrap();
         if key == ' ' { message } else { message.with_key(key.to_string()).unwrap() }
     };
     (1..)

@@ -209,6 +209,7 @@ mod tests {
 
     fn stored() -> Stored {
         let message = Message::new(topic(), "order.placed")
+            .unwrap()
             .with_key("order-1")
             .and_then(|message| message.with_header("x-request-id", "7"))
             .and_then(|message| message.with_header("empty", ""))
@@ -288,7 +289,7 @@ mod tests {
 
     #[test]
     fn what_has_no_payload_has_no_content_type() {
-        let message = Message::new(topic(), "order.placed");
+        let message = Message::new(topic(), "order.placed").unwrap();
         let stored = Stored::new(Position(42), Timestamp::now(), message.clone());
         let properties = encoded(&stored);
         assert_eq!(*properties.content_type(), None);

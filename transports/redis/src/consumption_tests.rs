@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
+use outbox_contract::Message;
 use outbox_contract::backend::Subscription;
-use outbox_contract::{Consumer, Message};
 
 use super::*;
 
@@ -15,13 +15,13 @@ fn unit(number: u32) -> Unit {
 }
 
 fn state(prefetch: usize, bytes: usize) -> Consumption {
-    let subscription = Subscription::new(Consumer::new("reader").unwrap(), [Topic::new("orders").unwrap()]);
+    let subscription = Subscription::new("reader", ["orders"]).unwrap();
     let subscription = subscription.with_prefetch(prefetch).with_prefetch_bytes(bytes);
     Consumption::new(Window::new(&subscription).unwrap())
 }
 
 fn entries(ids: std::ops::RangeInclusive<u64>, bytes: usize) -> Vec<Entry> {
-    let message = || Message::new(Topic::new("orders").unwrap(), "x").with_payload(vec![b'x'; bytes - EMPTY]);
+    let message = || Message::new("orders", "x").unwrap().with_payload(vec![b'x'; bytes - EMPTY]);
     let content = || (Ok(message()), None);
     ids.map(|id| Entry { id: format!("1-{id}").parse().unwrap(), content: Some(content()) }).collect()
 }

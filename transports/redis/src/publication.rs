@@ -142,7 +142,7 @@ mod tests {
 
     fn batch(keys: &[(&str, usize)]) -> PublishBatch {
         let messages = (1..).zip(keys).map(|(position, (key, bytes))| {
-            let message = Message::new(Topic::new("orders").unwrap(), "x").with_key(key).unwrap();
+            let message = Message::new("orders", "x").unwrap().with_key(key).unwrap();
             let message = message.with_payload(vec![b'x'; *bytes]);
             Arc::new(Stored::new(Position(position), Timestamp::now(), message))
         });

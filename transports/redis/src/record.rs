@@ -111,6 +111,7 @@ mod tests {
     fn a_message_survives_even_when_its_headers_are_called_like_our_fields() {
         let topic = Topic::new("orders").unwrap();
         let message = Message::new(topic.clone(), "order.placed")
+            .unwrap()
             .with_key("a")
             .and_then(|message| message.with_header("data", "a header"))
             .unwrap()
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn what_has_no_payload_has_no_content_type_and_a_tombstone_says_what_it_is() {
         let topic = Topic::new("orders").unwrap();
-        let empty = Message::new(topic.clone(), "order.placed").with_key("a").unwrap();
+        let empty = Message::new(topic.clone(), "order.placed").unwrap().with_key("a").unwrap();
         for message in [empty.clone(), empty.into_tombstone()] {
             let is_tombstone = message.is_tombstone();
             let fields = fields(&Stored::new(Position(7), Timestamp::now(), message.clone()));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use outbox_contract::backend::flow::Window;
 use outbox_contract::backend::{Bucket, Deliveries, Outcomes, PublishBatch, Subscription, Transport, Unit};
-use outbox_contract::{Consumer, Message, Rejection, Topic, TransportError, TransportErrorKind};
+use outbox_contract::{Consumer, Message, NameError, Rejection, Topic, TransportError, TransportErrorKind};
 use redis::{Client, IntoConnectionInfo, Pipeline, ProtocolVersion, TlsCertificates};
 
 use crate::config::{Config, RedisTransportBuilder, Start};
@@ -58,15 +58,21 @@ impl RedisTransport {
         RedisTransportBuilder::new(url.into())
     }
 
-    /// Makes a topic, with the number of units of this transport, where it is not there yet; says
-    /// how many units it has.
+    /// Creates a topic if it does not exist, with the number of units of this transport. Returns its
+    /// number of units. The topic is text or a [`Topic`].
     ///
     /// # Errors
     ///
-    /// The errors of [`check`](Transport::check). Dropped half-way, it may or may not be made.
-    /// Repeat: harmless.
-    pub async fn create_topic(&self, topic: &Topic) -> Result<u32, TransportError> {
-        let made = self.shared.topics.make(&self.shared.control, topic).await;
+    /// An invalid name, or the errors of [`check`](Transport::check). If the call is dropped, the
+    /// topic may or may not exist. Repeat: harmless.
+    pub async fn create_topic(
+        &self,
+        topic: impl TryInto<Topic, Error: Into<NameError>>,
+    ) -> Result<u32, TransportError> {
+        let topic = topic.try_into().map_err(|error| {
+            TransportError::new(TransportErrorKind::Invalid, "create topic", error.into().to_string())
+        })?;
+        let made = self.shared.topics.make(&self.shared.control, &topic).await;
         made.map_err(|error| error.transport_error("create topic"))
     }
 

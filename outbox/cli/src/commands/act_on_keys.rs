@@ -74,7 +74,7 @@ impl Chosen {
 
 fn key_of(select: &SelectKeys) -> Result<Option<KeyId>, Failed> {
     match select.name.as_slice() {
-        [topic, key] => Ok(Some(KeyId { topic: topic.parse()?, key: key.parse()? })),
+        [topic, key] => Ok(Some(KeyId::new(topic, key)?)),
         _ => Ok(None),
     }
 }

@@ -202,7 +202,7 @@ async fn subscribe(
     consumer: &Consumer,
     deadline: Instant,
 ) -> Result<Box<dyn Deliveries>, Failed> {
-    let subscription = Subscription::new(consumer.clone(), [args.topic.clone()]);
+    let subscription = Subscription::new(consumer.clone(), [args.topic.clone()])?;
     match timeout_at(deadline, transport.subscribe(subscription)).await {
         Ok(deliveries) => Ok(deliveries?),
         Err(_) => Err(Failed::error(format!("the broker ({}) did not answer in time", transport.name()))),
@@ -219,7 +219,7 @@ async fn append(store: &dyn Database, args: &CanaryArgs, run: &str) -> Result<Ve
             let key = number % args.keys;
             let payload =
                 json!({ "key": key, "number": number, "pad": "x".repeat(args.bytes.saturating_sub(40)) });
-            let message = Message::new(args.topic.clone(), "outbox.canary")
+            let message = Message::new(args.topic.clone(), "outbox.canary")?
                 .with_key(format!("{run}-{key}"))?
                 .with_header("outbox-canary", run)?
                 .with_payload(payload.to_string());

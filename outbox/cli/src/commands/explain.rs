@@ -64,10 +64,11 @@ impl Story {
         failing: Option<FailingKey>,
     ) -> Result<Self, Failed> {
         let of_key = |limit| Filter {
+            route: Some(route.clone()),
             topic: Some(key.topic.clone()),
             key: Some(key.key.clone()),
             limit: Some(limit),
-            ..Filter::route(route.clone())
+            ..Filter::all_routes()
         };
         let parked = store.browse(View::Parked, &of_key(SHOWN)).await?;
         let dead = store.browse(View::DeadLetters, &of_key(MAX_PER_CALL)).await?;

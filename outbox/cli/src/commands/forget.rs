@@ -11,7 +11,7 @@ use crate::exit::{Exit, Outcome};
 /// Counts, confirms, and forgets as many, the oldest first: what is handled meanwhile is newer.
 pub(crate) async fn run(app: &App, args: ForgetArgs) -> Outcome {
     let store = app.store().await?;
-    let mut filter = HandledFilter::of(args.consumer);
+    let mut filter = HandledFilter::of(args.consumer)?;
     (filter.topic, filter.key, filter.since, filter.before) = (args.topic, args.key, args.since, args.before);
     let selected = Admin::count_handled(&*store, &filter).await?;
     let (consumer, noun) = (filter.consumer.as_str(), count(selected, "handled message"));

@@ -39,7 +39,7 @@ fn outgoing(args: PublishArgs) -> Result<Outgoing, Failed> {
         )));
     }
     let mut message =
-        Message::new(args.topic, args.event_type).with_content_type(args.content_type).with_payload(data);
+        Message::new(args.topic, args.event_type)?.with_content_type(args.content_type).with_payload(data);
     message.key = args.key;
     for header in args.header {
         let Some((name, value)) = header.split_once('=') else {

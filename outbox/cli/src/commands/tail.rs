@@ -163,12 +163,12 @@ mod tests {
     use std::sync::Arc;
 
     use outbox::backend::Stored;
-    use outbox::{Message, Route, Topic};
+    use outbox::{Message, Route};
 
     use super::*;
 
     fn listed(position: i64) -> Listed {
-        let message = Message::new(Topic::new("orders").unwrap(), "order.placed");
+        let message = Message::new("orders", "order.placed").unwrap();
         let at = Timestamp::from_micros(1);
         Listed::new(Route::default(), Arc::new(Stored::new(Position(position), at, message)), at)
     }

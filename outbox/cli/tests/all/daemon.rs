@@ -21,7 +21,7 @@ pub(crate) fn received(url: &str, topic: &str, number: usize) -> Vec<(String, St
         let transport = RedisTransport::builder(url).build().unwrap();
         let consumer = Consumer::new("test").unwrap();
         let topic = Topic::new(topic).unwrap();
-        let deliveries = transport.subscribe(Subscription::new(consumer, [topic])).await.unwrap();
+        let deliveries = transport.subscribe(Subscription::new(consumer, [topic]).unwrap()).await.unwrap();
         let (mut all, mut different) = (Vec::new(), BTreeSet::new());
         let receiving = async {
             while different.len() < number {

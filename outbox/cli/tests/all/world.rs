@@ -10,7 +10,7 @@ use outbox::backend::{
 use outbox::error::Failure;
 use outbox::memory::MemoryTransport;
 use outbox::sqlite::{SqliteOptions, SqliteStore};
-use outbox::{Consumer, Exhausted, Message, Relay, RetryPolicy, Route, Store, Topic, Transactional};
+use outbox::{Consumer, Exhausted, Message, Relay, RetryPolicy, Route, Store, Transactional};
 
 use crate::outbox::{Outbox, PATIENCE};
 
@@ -107,7 +107,7 @@ pub(crate) fn handle(outbox: &Outbox, consumer: &str, messages: &[(&str, &str)])
         let store = SqliteStore::open(&outbox.store["sqlite:".len()..]).await.unwrap();
         let mut tx = store.begin().await.unwrap();
         for (topic, key) in messages {
-            let message = Message::new(Topic::new(topic).unwrap(), "order.placed").with_key(key).unwrap();
+            let message = Message::new(*topic, "order.placed").unwrap().with_key(key).unwrap();
             store.deduplicate(&mut tx, &Consumer::new(consumer).unwrap(), &[&message]).await.unwrap();
         }
         store.commit(tx).await.into_result().unwrap();

@@ -203,7 +203,7 @@ mod tests {
             since: Some(Timestamp::from_micros(0)),
             ids: Some(vec![MessageId::new(); 3]),
             limit: Some(7),
-            ..Filter::route(Route::default()).with_topic(Topic::new("orders").unwrap())
+            ..Filter::route("default").unwrap().with_topic("orders").unwrap()
         };
         let note = AuditNote::on_messages(&actor, "purge", &filter);
         assert_eq!((note.actor.as_str(), note.operation), ("ann", "purge"));

@@ -119,10 +119,10 @@ pub(crate) fn is_json(content_type: &str) -> bool {
 ///
 /// ```
 /// # extern crate outbox_contract as outbox;
-/// use outbox::{Message, Topic};
+/// use outbox::Message;
 /// use outbox::backend::{Position, cloudevents};
 ///
-/// let message = Message::new(Topic::new("orders")?, "order.placed").with_key("order-1")?;
+/// let message = Message::new("orders", "order.placed")?.with_key("order-1")?;
 /// let headers = cloudevents::encode(&message, "/shop", Position(7), cloudevents::KAFKA);
 /// assert!(headers.contains(&("ce_type".into(), "order.placed".into())));
 /// # Ok::<(), outbox::NameError>(())
@@ -230,6 +230,7 @@ mod tests {
     fn attributes_are_sent_under_the_prefix_of_the_protocol_and_read_back() {
         for binding in [KAFKA, AMQP, HTTP] {
             let message = Message::new(topic(), "order.placed")
+                .unwrap()
                 .with_payload("{}")
                 .with_subject("line-1")
                 .and_then(|message| message.with_data_schema("https://example.com/order"))
@@ -249,7 +250,8 @@ mod tests {
     #[test]
     fn what_has_no_payload_does_not_promise_json() {
         let sent = |content_type: &str, payload: &'static str| {
-            let message = Message::new(topic(), "x").with_content_type(content_type).with_payload(payload);
+            let message =
+                Message::new(topic(), "x").unwrap().with_content_type(content_type).with_payload(payload);
             super::content_type(&message).map(ToOwned::to_owned)
         };
         for json in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.order+json"] {
@@ -273,6 +275,7 @@ mod tests {
     fn a_message_survives_the_wire_under_every_prefix() {
         for binding in [KAFKA, AMQP, HTTP] {
             let message = Message::new(topic(), "order.placed")
+                .unwrap()
                 .with_key("order-1")
                 .unwrap()
                 .with_schema_version(3)
@@ -292,7 +295,7 @@ mod tests {
 
     #[test]
     fn what_goes_without_saying_is_not_said() {
-        let message = Message::new(topic(), "order.placed").with_key("order-1").unwrap();
+        let message = Message::new(topic(), "order.placed").unwrap().with_key("order-1").unwrap();
         let names = |message: &Message, binding| {
             let wire = encode(message, "/shop", Position(42), binding);
             wire.into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(" ")
@@ -313,6 +316,7 @@ mod tests {
             ["ce_id", "ce-id", "cloudEvents:id", "cloudEvents_id", "content-type", "Content-Type", "CE_id"]
         {
             let message = Message::new(topic(), "order.placed")
+                .unwrap()
                 .with_content_type("application/json")
                 .with_payload("{}");
             assert!(message.clone().with_header(name, "1").unwrap_err().to_string().contains(name));
@@ -325,13 +329,14 @@ mod tests {
             }
         }
         for name in ["ce", "cell", "cloudEvents", "content-types", "x-ce_id"] {
-            assert!(Message::new(topic(), "order.placed").with_header(name, "1").is_ok(), "{name}");
+            assert!(Message::new(topic(), "order.placed").unwrap().with_header(name, "1").is_ok(), "{name}");
         }
     }
 
     #[test]
     fn what_is_valid_can_be_read_back() {
-        let at = |micros| Message::new(topic(), "x").with_occurred_at(Timestamp::from_micros(micros));
+        let at =
+            |micros| Message::new(topic(), "x").unwrap().with_occurred_at(Timestamp::from_micros(micros));
         for micros in [-62_167_219_200_000_000, 253_402_300_799_999_999, 0] {
             let message = at(micros);
             message.validate().unwrap();

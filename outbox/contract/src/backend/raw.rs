@@ -189,7 +189,8 @@ mod tests {
     }
 
     fn expected() -> Message {
-        Message::new(Topic::new("orders").unwrap(), "order.placed")
+        Message::new("orders", "order.placed")
+            .unwrap()
             .with_id(MessageId::from_uuid(Uuid::from_bytes(ID)))
             .with_key("order-1")
             .unwrap()

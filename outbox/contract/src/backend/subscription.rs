@@ -12,9 +12,17 @@ use crate::clock::Timestamp;
 use crate::error::TransportError;
 use crate::id::MessageId;
 use crate::message::Message;
-use crate::name::{Consumer, Topic};
+use crate::name::{self, Consumer, NameError, Topic};
 
 /// Subscription of a consumer: topics and limits.
+///
+/// ```
+/// # extern crate outbox_contract as outbox;
+/// use outbox::backend::Subscription;
+///
+/// let subscription = Subscription::new("billing", ["orders", "payments"])?.with_prefetch(100);
+/// # Ok::<(), outbox::NameError>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Subscription {
@@ -37,17 +45,25 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Creates a subscription of a consumer to topics, with the default limits.
-    #[must_use]
-    pub fn new(consumer: Consumer, topics: impl IntoIterator<Item = Topic>) -> Self {
-        Self {
-            consumer,
-            topics: topics.into_iter().collect(),
+    /// Creates a subscription of a consumer to topics, with the default limits. Names are text, or
+    /// a [`Consumer`] and [`Topic`]s.
+    ///
+    /// # Errors
+    ///
+    /// Describes the first invalid name.
+    pub fn new(
+        consumer: impl TryInto<Consumer, Error: Into<NameError>>,
+        topics: impl IntoIterator<Item: TryInto<Topic, Error: Into<NameError>>>,
+    ) -> Result<Self, NameError> {
+        let topics = topics.into_iter().map(name::parse);
+        Ok(Self {
+            consumer: name::parse(consumer)?,
+            topics: topics.collect::<Result<_, _>>()?,
             prefetch: 1_000,
             prefetch_bytes: 16 * 1024 * 1024,
             handled: BTreeMap::new(),
             offset_reset: OffsetReset::Earliest,
-        }
+        })
     }
 
     /// Sets the maximum number of unacknowledged deliveries.

@@ -49,10 +49,11 @@ struct Event {
 impl Story {
     async fn read(visit: &Visit, route: Route, key: KeyId) -> Result<Self, Problem> {
         let filter = Filter {
+            route: Some(route.clone()),
             topic: Some(key.topic.clone()),
             key: Some(key.key.clone()),
             limit: Some(READ),
-            ..Filter::route(route.clone())
+            ..Filter::all_routes()
         };
         let store = visit.store();
         let failing = visit.ask(store.failing_keys(&filter)).await?.into_iter().next();

@@ -2,7 +2,7 @@
 
 use outbox::backend::View;
 use outbox::message::Outgoing;
-use outbox::{Message, Route, Topic};
+use outbox::{Message, Route};
 
 use crate::world::{PAGES, World, encoded};
 
@@ -14,7 +14,8 @@ async fn hostile() -> World {
     for text in [MARKUP, TURNED] {
         let message = || {
             let payload = format!("{text}\u{1b}[2J");
-            Message::new(Topic::new(text).unwrap(), text)
+            Message::new(text, text)
+                .unwrap()
                 .with_key(text)
                 .unwrap()
                 .with_content_type("text/html")
@@ -97,7 +98,7 @@ async fn a_great_payload_is_shown_in_part() {
     let text = format!("{}{}", MARKUP, "\u{202e}x".repeat(300_000));
     let json = format!("[{}1]", "[1],".repeat(250_000));
     let message = |kind: &str, payload: Vec<u8>| {
-        let message = Message::new(Topic::new("large").unwrap(), "large");
+        let message = Message::new("large", "large").unwrap();
         Outgoing::from(message.with_content_type(kind).with_payload(payload))
     };
     let messages = vec![

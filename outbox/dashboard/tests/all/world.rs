@@ -16,7 +16,7 @@ use outbox::backend::{
 use outbox::error::Failure;
 use outbox::memory::MemoryStore;
 use outbox::message::Outgoing;
-use outbox::{Admin, Message, MessageId, Route, Store, Topic, Transactional};
+use outbox::{Admin, Message, MessageId, Route, Store, Transactional};
 use outbox_dashboard::{Dashboard, DashboardBuilder};
 use tower::ServiceExt;
 
@@ -145,7 +145,8 @@ impl World {
 
 /// Returns a message of the topic `orders`.
 pub(crate) fn order(key: &str) -> Message {
-    Message::new(Topic::new("orders").unwrap(), "order.placed")
+    Message::new("orders", "order.placed")
+        .unwrap()
         .with_key(key)
         .unwrap()
         .with_payload(r#"{"card":"4111-secret","total":12345678901234567890}"#)

@@ -32,9 +32,7 @@ pub(crate) fn mark(topic: &Topic, span: i64, at: Timestamp) -> MessageId {
 
 /// Returns the marks of topics at an instant, as messages to be noted as handled.
 pub(crate) fn marks(topics: &[Topic], at: Timestamp) -> Vec<Message> {
-    let spans = |topic| {
-        [DAY, HOUR].map(|span| Message::new(Topic::clone(topic), MARK).with_id(mark(topic, span, at)))
-    };
+    let spans = |topic| [DAY, HOUR].map(|span| Message::of(mark(topic, span, at), Topic::clone(topic), MARK));
     topics.iter().flat_map(spans).collect()
 }
 

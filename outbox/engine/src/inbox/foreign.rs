@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use outbox_contract::backend::Undecodable;
-use outbox_contract::{Bytes, Headers, Key, Message, Timestamp, Topic};
+use outbox_contract::{Bytes, Headers, Key, Message, Topic};
 
 use super::undecodable::keep;
 use crate::mediator::HandlerError;
@@ -100,11 +100,8 @@ impl<'r> ForeignRecord<'r> {
     #[must_use]
     pub fn message(&self, event_type: impl Into<Arc<str>>) -> Message {
         let mut content_type = UNKNOWN_CONTENT;
-        let mut message = Message::new(self.topic.clone(), event_type)
-            .with_id(self.record.identity(self.topic))
-            .with_payload(self.record.payload.clone())
-            // As of an event without a time.
-            .with_occurred_at(Timestamp::default());
+        let mut message = Message::of(self.record.identity(self.topic), self.topic.clone(), event_type)
+            .with_payload(self.record.payload.clone());
         message.key = self.key().map(Key::of_bytes);
         for (name, value) in self.headers() {
             if name.eq_ignore_ascii_case("content-type") {

@@ -205,7 +205,7 @@ mod tests {
     /// handled.
     async fn published(given: &[(&str, &str)], incoming: &[(&str, &str)]) -> Headers {
         let message = |headers: &[(&str, &str)]| {
-            let message = Message::new("orders".parse().unwrap(), "order.placed");
+            let message = Message::new("orders", "order.placed").unwrap();
             headers.iter().fold(message, |message, (name, value)| message.with_header(*name, *value).unwrap())
         };
         let store = Arc::new(MemoryStore::new());

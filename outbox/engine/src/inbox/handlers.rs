@@ -309,7 +309,7 @@ mod tests {
     }
 
     fn message(event_type: &str) -> Message {
-        Message::new("orders".parse().unwrap(), event_type)
+        Message::new("orders", event_type).unwrap()
     }
 
     #[test]

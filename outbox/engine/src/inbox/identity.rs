@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     fn message() -> Message {
-        Message::new("orders".parse().unwrap(), "order.placed").with_header("tenant", "acme").unwrap()
+        Message::new("orders", "order.placed").unwrap().with_header("tenant", "acme").unwrap()
     }
 
     fn taken_in(message: &Message, source: &str) -> Message {

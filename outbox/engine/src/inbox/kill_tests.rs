@@ -107,7 +107,7 @@ impl World {
         let mut sent = Vec::new();
         for _ in 0..each {
             for key in 0..keys {
-                let message = Message::new("orders".parse().unwrap(), "order.placed");
+                let message = Message::new("orders", "order.placed").unwrap();
                 sent.push(message.with_key(format!("key-{key}")).unwrap());
             }
         }

@@ -26,7 +26,7 @@ impl Work<'_> {
     pub(crate) fn without_turn(&self) -> Option<Message> {
         self.stored.filter(|stored| stored.message.id != self.message.id)?;
         let (topic, event_type) = (self.message.topic.clone(), Arc::clone(&self.message.event_type));
-        Some(Message::new(topic, event_type).with_id(self.message.id))
+        Some(Message::of(self.message.id, topic, event_type))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outbox_contract::backend::{Delivery, EVENT_ID, Tag, Undecodable};
-use outbox_contract::{Headers, Key, Message, MessageId, Topic};
+use outbox_contract::{Headers, Key, Message, MessageId, Timestamp, Topic};
 use tokio::time::Instant;
 
 use super::foreign::{Mapper, map};
@@ -55,8 +55,8 @@ pub(crate) fn place_of(message: &Message) -> Option<&str> {
 fn undecodable(junk: Undecodable, topic: &Topic) -> Message {
     let id = junk.identity(topic);
     let length = junk.payload.len().min(Message::MAX_PAYLOAD_BYTES);
-    let mut message = Message::new(topic.clone(), UNDECODABLE)
-        .with_id(id)
+    let mut message = Message::of(id, topic.clone(), UNDECODABLE)
+        .with_occurred_at(Timestamp::now())
         .with_content_type("application/octet-stream")
         .with_payload(junk.payload.slice(..length));
     for (name, value) in junk.headers {
@@ -110,8 +110,7 @@ fn bytes_of(key: &Key) -> Vec<u8> {
 /// Stands for a message that the store refuses to keep: of the same id and key, so that it stands
 /// where that would, with nothing else of it.
 pub(crate) fn refused(message: &Message, words: &str) -> Message {
-    let mut stand_in = Message::new(message.topic.clone(), UNDECODABLE);
-    stand_in.id = message.id;
+    let mut stand_in = Message::of(message.id, message.topic.clone(), UNDECODABLE);
     stand_in.key.clone_from(&message.key);
     stand_in.occurred_at = message.occurred_at;
     if let Some(id) = message.headers.get(EVENT_ID) {
@@ -244,7 +243,7 @@ mod tests {
     #[test]
     fn what_stands_for_a_refused_message_has_its_place_and_can_be_stored() {
         let long = "x".repeat(Message::MAX_PAYLOAD_BYTES + 1);
-        let mut message = Message::new("orders".parse().unwrap(), "order.placed").with_key("a").unwrap();
+        let mut message = Message::new("orders", "order.placed").unwrap().with_key("a").unwrap();
         message.payload = long.into();
         let stand_in = refused(&message, "too\nlarge");
         assert!(message.validate().is_err() && stand_in.validate().is_ok());

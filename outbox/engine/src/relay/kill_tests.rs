@@ -102,7 +102,7 @@ impl World {
     async fn append(&mut self, keys: usize, each: usize) {
         let mut tx = self.store.begin().await.unwrap();
         for n in 0..keys * each {
-            let message = Message::new("orders".parse().unwrap(), "order.placed");
+            let message = Message::new("orders", "order.placed").unwrap();
             let message = message.with_key(format!("key-{}", n % keys)).unwrap();
             self.store.append(&mut tx, &[Outgoing::from(message.clone())]).await.unwrap();
             self.appended.push(message);

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     fn park(rows: usize) -> (u64, KeyTransition) {
-        let message = outbox_contract::Message::new("t".parse().unwrap(), "t");
+        let message = outbox_contract::Message::new("t", "t").unwrap();
         let row = RowId { position: Position(1), id: MessageId::from_uuid(uuid::Uuid::nil()) };
         let transition = KeyTransition {
             route: Route::default(),

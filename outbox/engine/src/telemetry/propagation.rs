@@ -44,7 +44,7 @@ pub(crate) fn publish_span(route: &Route, messages: &[Arc<Stored>]) -> Span {
 /// use outbox::telemetry::consume_span;
 ///
 /// # fn handle(_: &Message) {}
-/// let message = Message::new(Topic::new("orders")?, "order.placed");
+/// let message = Message::new("orders", "order.placed")?;
 /// consume_span(&message).in_scope(|| handle(&message));
 /// // A future: `handling.instrument(consume_span(&message)).await`.
 /// # Ok::<(), outbox::NameError>(())

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outbox_contract::admin::{Filter, HandledFilter};
-use outbox_contract::{Admin, Consumer, Message, Outgoing, Route, Topic, Transactional};
+use outbox_contract::{Admin, Message, Outgoing, Transactional};
 use outbox_engine::{HandlerContext, HandlerError, Service, ServiceHandle};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::eventually;
@@ -34,8 +34,7 @@ async fn start(
 }
 
 async fn append(store: &MemoryStore, keys: &[&str]) -> Vec<Message> {
-    let message =
-        |key: &&str| Message::new(Topic::new("orders").unwrap(), "order.placed").with_key(*key).unwrap();
+    let message = |key: &&str| Message::new("orders", "order.placed").unwrap().with_key(*key).unwrap();
     let messages: Vec<Message> = keys.iter().map(message).collect();
     let mut tx = store.begin().await.unwrap();
     let outgoing: Vec<Outgoing> = messages.iter().cloned().map(Outgoing::from).collect();
@@ -56,14 +55,14 @@ async fn a_mended_handler_runs_once_more_on_what_is_forgotten_and_replayed() {
     let wrong = start(&store, &broker, &effects, "wrong").await;
     let sent = append(&store, &["a", "b", "a", "a"]).await;
     until(&effects, 4).await;
-    let delivered = Filter::route(Route::default());
+    let delivered = Filter::route("default").unwrap();
     let kept = async || store.history(&delivered).await.unwrap().len() == 4;
     assert!(eventually(PATIENCE, kept).await);
     wrong.shutdown(PATIENCE).await.unwrap();
 
     let mended = start(&store, &broker, &effects, "mended").await;
     let key = sent[0].key_id();
-    let of_key = HandledFilter::of(Consumer::new("billing").unwrap()).with_key(key.key.clone());
+    let of_key = HandledFilter::of("billing").unwrap().with_key(key.key.clone()).unwrap();
     assert_eq!(store.forget(&of_key).await.unwrap(), 3);
     assert_eq!(store.replay(&delivered).await.unwrap(), 4);
     let last = append(&store, &["b"]).await;

@@ -52,7 +52,7 @@ async fn hang(_: Message, context: &mut HandlerContext<'_, Pooled, Busy>) -> Res
 fn hanging(inbox: InboxBuilder<Pooled, Busy>) -> InboxBuilder<Pooled, Busy> {
     let feed = Feed::new();
     for order in 0..100 {
-        let message = Message::new("orders".parse().unwrap(), "order.placed");
+        let message = Message::new("orders", "order.placed").unwrap();
         feed.send(message.with_key(order.to_string()).unwrap());
     }
     inbox.transport(feed).topic("orders").on_any(hang)

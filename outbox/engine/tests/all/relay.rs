@@ -5,16 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::{Message, Outgoing, Store, Topic, Transactional};
+use outbox_contract::{Message, Outgoing, Store, Transactional};
 use outbox_engine::{Relay, Status};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::{Feed, RecordingTransport};
 
 fn message(key: &str, payload: usize) -> Message {
-    Message::new(Topic::new("orders").unwrap(), "order.placed")
-        .with_key(key)
-        .unwrap()
-        .with_payload(payload.to_string())
+    Message::new("orders", "order.placed").unwrap().with_key(key).unwrap().with_payload(payload.to_string())
 }
 
 async fn append(store: &MemoryStore, messages: impl IntoIterator<Item = Message>) {

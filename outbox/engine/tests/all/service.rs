@@ -299,7 +299,7 @@ async fn closures_handle_events_of_inboxes_and_of_units_of_work() {
         });
     let inbox = inbox.start().await.unwrap();
     feed.send(Outbox::new(MemoryStore::new()).encode(&OrderPlaced { order_id: 7 }).unwrap());
-    feed.send(Message::new("orders".parse().unwrap(), "order.paid"));
+    feed.send(Message::new("orders", "order.paid").unwrap());
     until(|| feed.unacknowledged() == 0).await;
     assert_eq!(calls.load(Ordering::SeqCst), 11);
     assert!(inbox.stop(S * 20).await);

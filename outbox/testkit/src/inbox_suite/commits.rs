@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::{Message, MessageId, Topic};
+use outbox_contract::{Message, MessageId};
 use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, InboxBuilder};
 
 use super::InboxHarness;
@@ -179,7 +179,7 @@ fn emitting<H: InboxHarness>(world: &World<H>) -> InboxBuilder<Faulty<H>> {
     let inbox = world.bare().route_for("stock", format!("of-{}", world.consumer));
     inbox.on_any(async move |message: Message, context: &mut HandlerContext<'_, Faulty<H>>| {
         let key = message.order_key().as_str().to_owned();
-        let published = Message::new(Topic::new("stock")?, "stock.reserved").with_key(&key)?;
+        let published = Message::new("stock", "stock.reserved")?.with_key(&key)?;
         context.publish_message(published.with_id(MessageId::new()))?;
         let fails = key.ends_with("/bad") && context.attempt() == 1;
         effects.write(context.tx(), Effect { key, message: message.id }).await?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use outbox_contract::{Message, Topic};
+use outbox_contract::Message;
 use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, Relay};
 
 use super::InboxHarness;
@@ -27,7 +27,7 @@ pub async fn what_a_handler_emits_is_committed_with_its_effect_or_not_at_all<H: 
                     faulty.inject(StoreCall::Commit, StoreFault::Before, 1);
                 }
                 let key = message.order_key().as_str().to_owned();
-                let published = Message::new(Topic::new("stock")?, "stock.reserved").with_key(&key)?;
+                let published = Message::new("stock", "stock.reserved")?.with_key(&key)?;
                 // The same id in every attempt, so that the test sees messages of more than one attempt.
                 context.publish_message(published.with_id(message.id))?;
                 let fails = key.ends_with("/bad") && context.attempt() == 1;

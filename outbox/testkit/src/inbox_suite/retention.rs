@@ -59,7 +59,9 @@ pub async fn what_is_forgotten_is_handled_once_more<H: InboxHarness>(harness: &H
         let sent: Vec<&Message> = wrong.iter().chain(&right).collect();
 
         let key = world.key_id("wrong");
-        let filter = HandledFilter::of(world.consumer.clone()).with_topic(key.topic).with_key(key.key);
+        let filter = HandledFilter::of(world.consumer.clone())
+            .and_then(|all| all.with_topic(key.topic)?.with_key(key.key));
+        let filter = filter.expect("valid names");
         assert_eq!(world.store.count_handled(&filter).await.expect("the store answers"), 4);
         assert_eq!(world.store.forget(&filter).await.expect("the store answers"), 4);
         for _ in 0..2 {

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use outbox_contract::admin::{DeadLetter, FailingKey, Filter};
 use outbox_contract::backend::{Backlog, Clock};
 use outbox_contract::{
-    Admin, Consumer, KeyId, Message, MessageId, RetryPolicy, Route, Store, Timestamp, Topic, inbox_route,
+    Admin, Consumer, KeyId, Message, MessageId, RetryPolicy, Route, Store, Timestamp, inbox_route,
 };
 use outbox_engine::{
     HandlerContext, HandlerError, HandlerFailure, Inbox, InboxBuilder, InboxHandle, MessageHandler, Mode,
@@ -157,7 +157,7 @@ impl<H: InboxHarness> World<H> {
 
     /// Returns a message of a key. Keys of different worlds are different.
     pub(super) fn message(&self, key: &str) -> Message {
-        let message = Message::new(Topic::new(TOPIC).expect("a valid topic"), "order.placed");
+        let message = Message::new(TOPIC, "order.placed").expect("a valid topic");
         message.with_key(format!("{}/{key}", self.consumer)).expect("a key of the suite is valid")
     }
 

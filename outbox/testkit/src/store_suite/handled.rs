@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outbox_contract::admin::{Filter, HandledFilter, MAX_PER_CALL};
 use outbox_contract::backend::Dedup;
-use outbox_contract::{Admin, Consumer, Message, Outgoing, Store, Transactional, inbox_route};
+use outbox_contract::{Admin, Consumer, Message, NameError, Outgoing, Store, Transactional, inbox_route};
 
 use super::StoreHarness;
 use super::inbox::{consumer, deduplicate, is_handled};
@@ -30,6 +30,10 @@ async fn live<H: StoreHarness>(harness: &H, store: &H::Store, consumer: &Consume
     }
     handle(store, consumer, &message("orders", "daily")).await;
     maintain(store).await;
+}
+
+fn handled_by(consumer: impl TryInto<Consumer, Error: Into<NameError>>) -> HandledFilter {
+    HandledFilter::of(consumer).expect("a valid consumer")
 }
 
 async fn count<S: Admin>(store: &S, filter: &HandledFilter) -> u64 {
@@ -90,30 +94,30 @@ pub async fn a_forgotten_message_is_new_once_more<H: StoreHarness>(harness: &H) 
     let store = prepared(harness).await;
     let (inventory, invoices) = (consumer("inventory"), consumer("invoices"));
     let (a, b, other) = (message("orders", "a"), message("orders", "b"), message("customers", "a"));
-    let keyless = Message::new(a.topic.clone(), "suite.event");
+    let keyless = Message::new(a.topic.clone(), "suite.event").expect("a valid topic");
     let all = [&a, &b, &other, &keyless];
     for consumer in [&inventory, &invoices] {
         assert_eq!(deduplicate(&*store, consumer, &all).await, [Dedup::New; 4]);
     }
-    let of_inventory = HandledFilter::of(inventory.clone());
+    let of_inventory = handled_by(inventory.clone());
     let (orders, of_a) = (a.topic.clone(), a.key_id().key);
     assert_eq!(count(&*store, &of_inventory).await, 4);
-    assert_eq!(count(&*store, &HandledFilter::of(consumer("nobody"))).await, 0);
+    assert_eq!(count(&*store, &handled_by("nobody")).await, 0);
 
-    let key = of_inventory.clone().with_topic(orders.clone()).with_key(of_a);
+    let topic = of_inventory.clone().with_topic(orders).expect("a valid topic");
+    let key = topic.clone().with_key(of_a).expect("a valid key");
     assert_eq!((count(&*store, &key).await, forget(&*store, &key).await), (1, 1));
     assert_eq!(forget(&*store, &key).await, 0, "forgotten once");
     assert!(!is_handled(&*store, &inventory, &a).await);
     assert_eq!(deduplicate(&*store, &inventory, &all).await[..2], [Dedup::New, Dedup::Duplicate]);
     assert_eq!(deduplicate(&*store, &inventory, &all).await, [Dedup::Duplicate; 4], "handled again");
 
-    let topic = of_inventory.clone().with_topic(orders);
     assert_eq!((count(&*store, &topic).await, forget(&*store, &topic).await), (3, 3));
     let answers = [Dedup::New, Dedup::New, Dedup::Duplicate, Dedup::New];
     assert_eq!(deduplicate(&*store, &inventory, &all).await, answers);
     assert_eq!(deduplicate(&*store, &invoices, &all).await, [Dedup::Duplicate; 4], "of another consumer");
     assert_eq!(forget(&*store, &of_inventory).await, 4, "a consumer is forgotten");
-    assert_eq!(count(&*store, &HandledFilter::of(invoices)).await, 4);
+    assert_eq!(count(&*store, &handled_by(invoices)).await, 4);
 
     let entries = store.audit(&Filter::all_routes()).await.expect("recorded operations are listed");
     let recorded: Vec<_> = entries.iter().map(|entry| (entry.operation.as_str(), entry.affected)).collect();
@@ -136,7 +140,7 @@ pub async fn messages_are_forgotten_by_the_time_of_their_handling<H: StoreHarnes
         harness.advance(Duration::from_millis(5)).await;
         handle(&*store, &inventory, message).await;
     }
-    let filter = HandledFilter::of(inventory.clone());
+    let filter = handled_by(inventory.clone());
     let second = filter.clone().with_since(between[1]).with_before(between[2]);
     assert_eq!((count(&*store, &second).await, forget(&*store, &second).await), (1, 1));
     let refs: Vec<&Message> = all.iter().collect();
@@ -157,7 +161,7 @@ pub async fn a_forgotten_message_takes_its_turn<H: StoreHarness>(harness: &H) {
     for message in &all {
         handle(&*store, &inventory, message).await;
     }
-    let key = HandledFilter::of(inventory.clone()).with_key(all[0].key_id().key);
+    let key = handled_by(inventory.clone()).with_key(all[0].key_id().key).expect("a valid key");
     assert_eq!(forget(&*store, &key).await, 3);
     // The last comes first: a broker repeats in its own order.
     handle(&*store, &inventory, &all[2]).await;
@@ -184,7 +188,7 @@ pub async fn thousands_are_forgotten_call_by_call<H: StoreHarness>(harness: &H) 
     assert!(deduplicate(&*store, &inventory, first).await.iter().all(|dedup| *dedup == Dedup::New));
     harness.advance(Duration::from_millis(5)).await;
     assert!(deduplicate(&*store, &inventory, last).await.iter().all(|dedup| *dedup == Dedup::New));
-    let filter = HandledFilter::of(inventory.clone());
+    let filter = handled_by(inventory.clone());
     assert_eq!(count(&*store, &filter).await, refs.len() as u64);
     assert_eq!(store.forget(&filter).await.expect("some are forgotten"), MAX_PER_CALL as u64);
     assert!(!is_handled(&*store, &inventory, first[0]).await, "the oldest go first");

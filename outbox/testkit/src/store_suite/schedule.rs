@@ -99,7 +99,7 @@ pub async fn a_due_message_is_what_was_scheduled<H: StoreHarness>(harness: &H) {
         .with_content_type("application/x-protobuf")
         .with_payload(vec![0, 255, 10])
         .with_occurred_at(Timestamp::from_micros(-1));
-    let keyless = Message::new(topic("orders"), "suite.event");
+    let keyless = Message::new("orders", "suite.event").expect("a valid topic");
     let past = Timestamp::from_micros(1_000_000);
     write(&*store, [due(&full, past), due(&keyless, past).by(route("audit"))]).await;
     assert_eq!(maintain(&*store, 100).await.promoted, 2);

@@ -25,7 +25,7 @@ pub async fn only_stores_with_stripes_have_marks<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
     assert_eq!(marks(&store, &Route::default()).await, BTreeMap::new(), "nothing was ever committed");
-    let keyless = Message::new(super::support::topic("orders"), "suite.event");
+    let keyless = Message::new(super::support::topic("orders"), "suite.event").expect("a valid topic");
     write(&*store, [message("orders", "a"), keyless]).await;
     let has_stripes = store.frontier().ordering() == Ordering::Stripes;
     for stored in relay.read().await {

@@ -43,7 +43,7 @@ pub(super) fn route(name: &str) -> Route {
 
 /// A message with a small payload of its own.
 pub(super) fn message(topic_name: &str, key: &str) -> Message {
-    let message = Message::new(topic(topic_name), "suite.event");
+    let message = Message::new(topic_name, "suite.event").expect("a valid topic");
     let payload = format!(r#"{{"of":"{}"}}"#, message.id);
     message.with_payload(payload).with_key(key).expect("a key of the suite is valid")
 }

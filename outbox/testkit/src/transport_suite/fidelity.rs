@@ -14,6 +14,7 @@ pub async fn what_is_published_arrives_byte_for_byte<H: TransportHarness>(harnes
     let topic = harness.topic().await;
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let everything = Message::new(topic.clone(), "order.plac\u{e9}")
+        .expect("a valid topic")
         .with_key("ключ 1/ü#?&=%")
         .and_then(|message| message.with_header("traceparent", trace))
         .and_then(|message| message.with_header("tracestate", "vendor=a:b,other=c"))
@@ -27,7 +28,7 @@ pub async fn what_is_published_arrives_byte_for_byte<H: TransportHarness>(harnes
         .with_content_type("application/x-protobuf; charset=\"utf-8\"")
         .with_occurred_at(Timestamp::from_micros(1_234_567_890_123_456))
         .with_payload((0..=u8::MAX).collect::<Vec<u8>>());
-    let without_key = Message::new(topic.clone(), "order.placed").with_payload("{}");
+    let without_key = Message::new(topic.clone(), "order.placed").expect("a valid topic").with_payload("{}");
     let without_key = without_key.with_subject("no key").expect("the subject of the suite is valid");
     let before_1970 = message(&topic, "old").with_occurred_at(Timestamp::from_micros(-1));
     arrive_unchanged(harness, vec![everything, without_key, before_1970]).await;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outbox_contract::backend::{Deliveries, Delivery, Received, Stored, Subscription, Tag, Transport, Unit};
-use outbox_contract::{Consumer, KeyId, Message, MessageId, Topic};
+use outbox_contract::{KeyId, Message, MessageId, Topic};
 use tokio::time::{sleep, timeout};
 
 use super::PATIENCE;
@@ -217,5 +217,5 @@ pub(super) fn stored_ids(messages: &[Arc<Stored>]) -> Vec<MessageId> {
 
 /// Returns a subscription of a consumer of the suite.
 pub(super) fn subscription(consumer: &str, topic: &Topic) -> Subscription {
-    Subscription::new(Consumer::new(consumer).expect("a consumer of the suite is valid"), [topic.clone()])
+    Subscription::new(consumer, [topic.clone()]).expect("a consumer of the suite is valid")
 }

@@ -107,7 +107,7 @@ impl Drop for Sending {
 
 /// A message with a payload of its own.
 pub(super) fn message(topic: &Topic, key: &str) -> Message {
-    let message = Message::new(topic.clone(), "suite.event");
+    let message = Message::new(topic.clone(), "suite.event").expect("a valid topic");
     let payload = format!(r#"{{"of":"{}"}}"#, message.id);
     message.with_payload(payload).with_key(key).expect("a key of the suite is valid")
 }

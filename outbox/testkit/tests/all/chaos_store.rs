@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use outbox_contract::backend::{BucketSet, Committed, FetchRequest, RelayId};
-use outbox_contract::{Message, Route, Store, StoreErrorKind, Topic, Transactional};
+use outbox_contract::{Message, Route, Store, StoreErrorKind, Transactional};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::StoreCall;
 use outbox_testkit::chaos_store::{ChaosStore, CommitFault, StoreFault, StoreFaultRates};
@@ -20,7 +20,7 @@ fn chaos(seed: u64) -> ChaosStore<MemoryStore> {
 }
 
 fn message() -> Message {
-    Message::new(Topic::new("orders").unwrap(), "test.event").with_key("a").unwrap()
+    Message::new("orders", "test.event").unwrap().with_key("a").unwrap()
 }
 
 async fn pending(store: &ChaosStore<MemoryStore>) -> u64 {

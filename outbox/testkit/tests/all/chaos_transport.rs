@@ -20,7 +20,8 @@ fn topic(name: &str) -> Topic {
 fn batch(topic_name: &str, keys: &str) -> Vec<Arc<Stored>> {
     let keys = (1..).zip(keys.chars());
     keys.map(|(position, key)| {
-        let message = Message::new(topic(topic_name), "suite.event").with_key(key.to_string()).unwrap();
+        let message =
+            Message::new(topic(topic_name), "suite.event").unwrap().with_key(key.to_string()).unwrap();
         Arc::new(Stored::new(Position(position), Timestamp::default(), message))
     })
     .collect()

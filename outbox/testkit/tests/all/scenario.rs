@@ -117,7 +117,7 @@ async fn time_goes_by_at_once() {
 #[tokio::test(start_paused = true)]
 async fn repeats_reach_every_consumer_and_are_no_new_events() {
     let (service, mut scenario) = Service::start().await;
-    let subscription = Subscription::new("billing".parse().unwrap(), ["orders".parse().unwrap()]);
+    let subscription = Subscription::new("billing", ["orders"]).unwrap();
     let billing = service.transport.subscribe(subscription).await.unwrap();
     let billed = tokio::spawn(async move {
         let mut steps = Vec::new();

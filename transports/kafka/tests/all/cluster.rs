@@ -10,7 +10,7 @@ use crate::support::{
     make_topic_of_copies, numbered, publish, stored,
 };
 use outbox_contract::backend::{Outcome, Subscription, Transport, Unavailable};
-use outbox_contract::{Consumer, Failure, TransportErrorKind};
+use outbox_contract::{Failure, TransportErrorKind};
 use outbox_servers::{Kafka, KafkaServer, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
 
@@ -154,7 +154,7 @@ async fn what_a_user_may_not_do_is_unavailable_until_it_may() {
     transport.check().await.unwrap();
     let failure = until_unavailable(&transport, &topic, "not-authorized").await;
     assert!(failure.message.contains(topic.as_str()) && failure.message.contains("grant"), "{failure:?}");
-    let subscription = Subscription::new(Consumer::new("reader").unwrap(), [topic.clone()]);
+    let subscription = Subscription::new("reader", [topic.clone()]).unwrap();
     let error = transport.subscribe(subscription).await.err().unwrap();
     assert_eq!(error.kind(), TransportErrorKind::NotPermitted, "{error}");
 

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
 use crate::support::{PATIENCE, deliver, fresh_topic, numbered, stored};
+use outbox_contract::Topic;
 use outbox_contract::backend::{Received, Subscription, Transport};
-use outbox_contract::{Consumer, Topic};
 use outbox_servers::{Kafka, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
 
@@ -12,7 +12,7 @@ const COUNT: usize = 200;
 
 /// Receives as many records as were sent, in order.
 async fn receive(transport: &KafkaTransport, topic: &Topic) {
-    let subscription = Subscription::new(Consumer::new("reader").unwrap(), [topic.clone()]);
+    let subscription = Subscription::new("reader", [topic.clone()]).unwrap();
     let member = transport.subscribe(subscription).await.unwrap();
     let mut came = Vec::new();
     while came.len() < COUNT {

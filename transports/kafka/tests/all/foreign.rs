@@ -10,7 +10,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use outbox_contract::backend::{ADAPTED, Received, Subscription, Transport};
-use outbox_contract::{Consumer, Message, Topic};
+use outbox_contract::{Message, Topic};
 use outbox_servers::{Kafka, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
 
@@ -121,7 +121,7 @@ async fn received(records: &[Foreign<'_>]) -> Option<Vec<Message>> {
     let topic = fresh_topic(&server.url(), 1, &[]).await;
     records.iter().for_each(|record| record.send(&server.url(), &topic));
     let transport = KafkaTransport::builder(server.url()).build().unwrap();
-    let subscription = Subscription::new(Consumer::new("reader").unwrap(), [topic]);
+    let subscription = Subscription::new("reader", [topic]).unwrap();
     let deliveries = transport.subscribe(subscription).await.unwrap();
     let mut messages = Vec::new();
     while messages.len() < records.len() {

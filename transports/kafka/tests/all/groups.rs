@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::support::{PATIENCE, deliver, fresh_name, fresh_topic, numbered, stored};
 use outbox_contract::backend::{Deliveries, Received, Subscription, Transport};
-use outbox_contract::{Consumer, Topic, TransportError, TransportErrorKind};
+use outbox_contract::{Topic, TransportError, TransportErrorKind};
 use outbox_servers::{Kafka, OrSkip};
 use outbox_transport_kafka::{GroupProtocol, KafkaTransport, KafkaTransportBuilder};
 use rdkafka::ClientConfig;
@@ -52,7 +52,7 @@ impl Stranger {
 }
 
 async fn subscribe(builder: KafkaTransportBuilder, group: &str, topic: &Topic) -> Box<dyn Deliveries> {
-    let subscription = Subscription::new(Consumer::new(group).unwrap(), [topic.clone()]);
+    let subscription = Subscription::new(group, [topic.clone()]).unwrap();
     builder.build().unwrap().subscribe(subscription).await.unwrap()
 }
 

@@ -14,7 +14,7 @@ use outbox_contract::backend::{
     Deliveries, Outcome, Outcomes, PublishBatch, Received, RelayId, Stored, Subscription, Transport,
     Unavailable,
 };
-use outbox_contract::{Consumer, Route, Topic};
+use outbox_contract::{Route, Topic};
 use outbox_transport_kafka::KafkaTransport;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
@@ -408,7 +408,7 @@ fn acknowledgements_during_an_outage_do_not_pile_up() {
     let (member, received, has_threads) = runtime.block_on(async {
         let transport = mock.transport();
         deliver(&transport, &mock.messages(12), LONG).await;
-        let subscription = Subscription::new(Consumer::new("reader").unwrap(), [mock.topic.clone()]);
+        let subscription = Subscription::new("reader", [mock.topic.clone()]).unwrap();
         let member = transport.subscribe(subscription).await.unwrap();
         let received = receive(&*member, 12).await;
         mock.cluster.broker_round_trip_time(-1, 10 * PATIENCE).unwrap();
@@ -442,7 +442,7 @@ async fn what_is_finished_is_committed_before_a_partition_moves() {
     let mock = Mock::new();
     let transport = mock.transport();
     deliver(&transport, &mock.messages(6), LONG).await;
-    let subscription = Subscription::new(Consumer::new("reader").unwrap(), [mock.topic.clone()]);
+    let subscription = Subscription::new("reader", [mock.topic.clone()]).unwrap();
     let first = transport.subscribe(subscription.clone()).await.unwrap();
     let received = receive(&*first, 6).await;
     let tags: Vec<_> = received.iter().map(|delivery| delivery.tag.clone()).collect();

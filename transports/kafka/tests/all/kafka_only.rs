@@ -12,7 +12,7 @@ use crate::support::{
 };
 use bytes::Bytes;
 use outbox_contract::backend::{Outcome, Received, Stored, Subscription, Transport, Unavailable};
-use outbox_contract::{Consumer, Message, TransportErrorKind};
+use outbox_contract::{Message, TransportErrorKind};
 use outbox_servers::{Kafka, OrSkip, Proxy};
 use outbox_transport_kafka::{KafkaTransport, Mechanism};
 use rdkafka::ClientConfig;
@@ -46,7 +46,7 @@ async fn a_missing_topic_is_unavailable_until_it_is_made() {
     assert_eq!(topic_unavailable(&outcomes[0]), Some("topic-missing"), "{outcomes:?}");
     assert_eq!(outcomes[1], Some(Outcome::Blocked));
 
-    let nobody = Subscription::new(Consumer::new("reader").unwrap(), [topic.clone()]);
+    let nobody = Subscription::new("reader", [topic.clone()]).unwrap();
     let error = transport.subscribe(nobody).await.err().unwrap();
     assert_eq!(error.kind(), TransportErrorKind::Missing, "{error}");
 
@@ -77,7 +77,7 @@ async fn a_broker_that_makes_topics_makes_none_for_us() {
             assert_ne!(outcomes[0], Some(Outcome::Delivered), "{topic} does not exist");
             seen += usize::from(topic_unavailable(&outcomes[0]) == Some("topic-missing"));
         }
-        let nobody = Subscription::new(Consumer::new("reader").unwrap(), [topic.clone()]);
+        let nobody = Subscription::new("reader", [topic.clone()]).unwrap();
         let error = transport.subscribe(nobody).await.err().unwrap();
         assert_eq!(error.kind(), TransportErrorKind::Missing, "{error}");
     }
@@ -134,7 +134,7 @@ async fn records_of_other_producers_are_read_with_their_keys() {
     };
     tokio::task::spawn_blocking(write).await.unwrap();
 
-    let subscription = Subscription::new(Consumer::new("reader").unwrap(), [topic]);
+    let subscription = Subscription::new("reader", [topic]).unwrap();
     let deliveries = transport(&server.url()).subscribe(subscription).await.unwrap();
     let mut keys = Vec::new();
     while keys.len() < 5 {

@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
 use crate::support::{PATIENCE, delete_topic, deliver, fresh_name, make_topic, numbered, stored};
-use outbox_contract::Consumer;
 use outbox_contract::backend::{Deliveries, Received, Subscription, Tag, Transport};
 use outbox_servers::{Kafka, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
@@ -43,7 +42,7 @@ async fn a_topic_that_is_made_anew_is_read_and_committed_from_its_beginning() {
         let transport = KafkaTransport::builder(server.url()).build().unwrap();
         deliver(&transport, &stored(numbers.map(|at| numbered(&topic, "a", at))), PATIENCE).await;
     };
-    let subscription = || Subscription::new(Consumer::new("reader").unwrap(), [topic.clone()]);
+    let subscription = || Subscription::new("reader", [topic.clone()]).unwrap();
     let transport = KafkaTransport::builder(server.url()).build().unwrap();
     let member = transport.subscribe(subscription()).await.unwrap();
     publish(0..100).await;

@@ -55,7 +55,7 @@ impl World {
     /// Joins as the consumer, which has handled the topic last at this time, if it ever did.
     async fn join(&self, handled: Option<Timestamp>, reset: OffsetReset) -> Box<dyn Deliveries> {
         let handled = handled.map(|at| BTreeMap::from([(self.topic.clone(), at)])).unwrap_or_default();
-        let subscription = Subscription::new(Consumer::new(&self.group).unwrap(), [self.topic.clone()]);
+        let subscription = Subscription::new(&self.group, [self.topic.clone()]).unwrap();
         self.transport.subscribe(subscription.with_handled(handled, reset)).await.unwrap()
     }
 
@@ -257,8 +257,9 @@ async fn a_new_topic_and_a_partition_that_was_added_begin_at_their_beginning() {
     let (other, name) = (fresh_topic(&world.brokers, 1, &[]).await, Consumer::new(&world.group).unwrap());
     deliver(&world.transport, &stored([numbered(&other, "a", 100)]), PATIENCE).await;
     let handled = BTreeMap::from([(world.topic.clone(), Timestamp::now())]);
-    let subscription =
-        Subscription::new(name, [world.topic.clone(), other]).with_handled(handled, OffsetReset::None);
+    let subscription = Subscription::new(name, [world.topic.clone(), other])
+        .unwrap()
+        .with_handled(handled, OffsetReset::None);
     let member = world.transport.subscribe(subscription).await.unwrap();
     let expected: Vec<usize> = (3..23).chain([100]).collect();
     assert_eq!(read(&*member, 21).await, expected);

@@ -88,7 +88,8 @@ async fn a_topic_that_takes_no_such_record_costs_other_topics_nothing() {
     let good = fresh_topic(&server.url(), 4, &[]).await;
     let bad = fresh_topic(&server.url(), 4, &[("cleanup.policy", "compact")]).await;
     let transport = KafkaTransport::builder(server.url()).build().unwrap();
-    let messages = mixed(&good, |at| Message::new(bad.clone(), "x").with_payload(at.to_string()), 500);
+    let messages =
+        mixed(&good, |at| Message::new(bad.clone(), "x").unwrap().with_payload(at.to_string()), 500);
     let rejected = relay(&transport, &messages).await;
     assert_eq!(rejected, BTreeMap::from([(bad, 500)]));
     assert_undisturbed(&server.url(), &good, 500).await;

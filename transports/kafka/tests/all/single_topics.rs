@@ -27,7 +27,7 @@ impl Reader {
     }
 
     async fn join_as(transport: &KafkaTransport, consumer: Consumer, topics: &[&Topic]) -> Self {
-        let subscription = Subscription::new(consumer, topics.iter().map(|topic| (*topic).clone()));
+        let subscription = Subscription::new(consumer, topics.iter().map(|topic| (*topic).clone())).unwrap();
         Self { member: transport.subscribe(subscription).await.unwrap(), came: BTreeMap::new() }
     }
 

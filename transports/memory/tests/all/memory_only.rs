@@ -24,7 +24,7 @@ fn consumer(name: &str) -> Consumer {
 }
 
 fn stored(key: &str, position: i64) -> Arc<Stored> {
-    let message = Message::new(topic(), "order.placed").with_key(key).unwrap();
+    let message = Message::new(topic(), "order.placed").unwrap().with_key(key).unwrap();
     Arc::new(Stored::new(Position(position), Timestamp::default(), message))
 }
 
@@ -51,7 +51,7 @@ async fn finished(publishing: JoinHandle<()>) {
 }
 
 async fn join(transport: &MemoryTransport, name: &str) -> Box<dyn Deliveries> {
-    transport.subscribe(Subscription::new(consumer(name), [topic()])).await.unwrap()
+    transport.subscribe(Subscription::new(consumer(name), [topic()]).unwrap()).await.unwrap()
 }
 
 async fn deliveries(of: &dyn Deliveries) -> Vec<Delivery> {
@@ -229,9 +229,11 @@ async fn a_topic_without_room_holds_up_no_other() {
     let transport = MemoryTransport::builder().buffer_messages(1).build();
     let full = join(&transport, "inventory").await;
     let shipments = Topic::new("shipments").unwrap();
-    let other =
-        transport.subscribe(Subscription::new(consumer("inventory"), [shipments.clone()])).await.unwrap();
-    let shipped = Message::new(shipments, "order.shipped").with_key("a").unwrap();
+    let other = transport
+        .subscribe(Subscription::new(consumer("inventory"), [shipments.clone()]).unwrap())
+        .await
+        .unwrap();
+    let shipped = Message::new(shipments, "order.shipped").unwrap().with_key("a").unwrap();
     let shipped = Arc::new(Stored::new(Position(4), Timestamp::default(), shipped));
     let messages = [stored("a", 1), stored("b", 2), stored("a", 3), shipped];
     let (publishing, outcomes) = publish(&transport, &messages);
@@ -333,12 +335,13 @@ async fn closing_ends_what_is_under_way() {
 #[tokio::test(start_paused = true)]
 async fn a_subscription_that_makes_no_sense_is_refused() {
     let transport = MemoryTransport::new();
-    let nothing = transport.subscribe(Subscription::new(consumer("inventory"), [])).await.err().unwrap();
+    let nothing = Subscription::new("inventory", [""; 0]).unwrap();
+    let nothing = transport.subscribe(nothing).await.err().unwrap();
     assert_eq!(
         nothing.to_string(),
         "subscribe: the subscription has no topics; name at least one [OBX-TRANSPORT-INVALID]"
     );
-    let none = Subscription::new(consumer("inventory"), [topic()]).with_prefetch(0);
+    let none = Subscription::new(consumer("inventory"), [topic()]).unwrap().with_prefetch(0);
     let none = transport.subscribe(none).await.err().unwrap();
     assert!(none.to_string().contains("the prefetch is 0"), "{none}");
 }
@@ -346,7 +349,7 @@ async fn a_subscription_that_makes_no_sense_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_busy_unit_does_not_starve_the_others() {
     let transport = MemoryTransport::builder().confirm_on_enqueue().build();
-    let mut subscription = Subscription::new(consumer("inventory"), [topic()]);
+    let mut subscription = Subscription::new(consumer("inventory"), [topic()]).unwrap();
     subscription.prefetch = 10;
     let member = transport.subscribe(subscription).await.unwrap();
     let mut messages = numbered("busy", 1..=100);

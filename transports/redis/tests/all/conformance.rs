@@ -53,7 +53,7 @@ impl<V: Version> TransportHarness for On<V> {
 
     async fn topic(&self) -> Topic {
         let topic = Topic::new(format!("topic {{{}}}", number())).unwrap();
-        self.transport.create_topic(&topic).await.unwrap();
+        self.transport.create_topic(topic.clone()).await.unwrap();
         topic
     }
 
@@ -147,7 +147,7 @@ impl TransportHarness for OnCluster {
 
     async fn topic(&self) -> Topic {
         let topic = Topic::new(format!("topic {{{}}}", number())).unwrap();
-        self.transport.create_topic(&topic).await.unwrap();
+        self.transport.create_topic(topic.clone()).await.unwrap();
         topic
     }
 

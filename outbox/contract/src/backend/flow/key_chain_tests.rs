@@ -5,12 +5,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::backend::Position;
 use crate::clock::Timestamp;
-use crate::name::Topic;
 
 /// A batch with one message for each of these keys, in order; a space is no key.
 fn batch(keys: &str) -> Vec<Arc<Stored>> {
     let message = |key: char| {
-        let message = Message::new(Topic::new("orders").unwrap(), "x");
+        let message = Message::new("orders", "x").unwrap();
         if key == ' ' { message } else { message.with_key(key.to_string()).unwrap() }
     };
     let stored = |(at, key)| Arc::new(Stored::new(Position(at), Timestamp::default(), message(key)));

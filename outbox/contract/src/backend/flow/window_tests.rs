@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::message::Message;
-use crate::name::{Consumer, Topic};
+use crate::name::Topic;
 
 /// Size of a message without payload.
 const EMPTY: usize = 263;
@@ -16,7 +16,7 @@ fn unit(number: u32) -> Unit {
 }
 
 fn subscription(prefetch: usize, bytes: usize) -> Subscription {
-    let subscription = Subscription::new(Consumer::new("reader").unwrap(), [unit(0).topic]);
+    let subscription = Subscription::new("reader", [unit(0).topic]).unwrap();
     subscription.with_prefetch(prefetch).with_prefetch_bytes(bytes)
 }
 
@@ -27,7 +27,7 @@ fn window(units: u32, prefetch: usize, bytes: usize) -> Window {
 }
 
 fn arrive(window: &mut Window, of: u32, number: u64, payload: usize) {
-    let message = Message::new(unit(of).topic, "x").with_payload(vec![b'x'; payload]);
+    let message = Message::new(unit(of).topic, "x").unwrap().with_payload(vec![b'x'; payload]);
     window.arrived(&unit(of), number, (), |tag| Delivery::new(tag, Ok(message), None));
 }
 

@@ -56,7 +56,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         let slowest = self.handlers.longest();
         let turns = self.turns(seed);
         let limits = self.limits(&turns);
-        let subscription = self.subscription(&consumer);
+        let subscription = self.subscription(&consumer)?;
         let processor = Processor::new(
             Arc::clone(&self.store),
             outbox,
@@ -140,10 +140,10 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         }
     }
 
-    fn subscription(&self, consumer: &Consumer) -> Subscription {
-        Subscription::new(consumer.clone(), self.handlers.topics.clone())
-            .with_prefetch(self.config.prefetch)
-            .with_prefetch_bytes(self.config.prefetch_bytes)
+    fn subscription(&self, consumer: &Consumer) -> Result<Subscription, StartError> {
+        let subscription = Subscription::new(consumer.clone(), self.handlers.topics.clone())
+            .map_err(|error| StartError::Config(vec![error.to_string()]))?;
+        Ok(subscription.with_prefetch(self.config.prefetch).with_prefetch_bytes(self.config.prefetch_bytes))
     }
 
     fn turns(&self, seed: u64) -> PoolLimits {

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     fn id() -> MessageId {
-        Message::new("orders".parse().unwrap(), "placed").id
+        Message::new("orders", "placed").unwrap().id
     }
 
     #[test]

@@ -26,15 +26,13 @@ pub(crate) fn overtaking(messages: &[&Message], handled_ids: &[Dedup]) -> Option
 
 #[cfg(test)]
 mod tests {
-    use outbox_contract::Topic;
 
     use super::*;
 
     #[test]
     fn nothing_is_handled_in_front_of_what_is_behind_others() {
         use Dedup::{Duplicate, New, OutOfTurn};
-        let message =
-            |key: &str| Message::new(Topic::new("orders").unwrap(), "placed").with_key(key).unwrap();
+        let message = |key: &str| Message::new("orders", "placed").unwrap().with_key(key).unwrap();
         let (first, second, other) = (message("a"), message("a"), message("b"));
         let overtaking = |handled_ids: [Dedup; 3]| overtaking(&[&first, &other, &second], &handled_ids);
         assert_eq!(overtaking([OutOfTurn, New, New]), Some(first.id));

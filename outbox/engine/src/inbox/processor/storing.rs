@@ -158,9 +158,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         for (at, row) in rows.iter().enumerate().filter(|(_, row)| is_record(&row.message)) {
             places.push(at);
             // Without its key: it is asked whether it is known, not whether it is its turn.
-            records.push(
-                Message::new(row.message.topic.clone(), &*row.message.event_type).with_id(row.message.id),
-            );
+            records.push(Message::of(row.message.id, row.message.topic.clone(), &*row.message.event_type));
         }
         if records.is_empty() {
             return Ok(BTreeSet::new());

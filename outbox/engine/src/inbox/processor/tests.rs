@@ -20,7 +20,7 @@ async fn nothing(_: Message, _: &mut HandlerContext<'_, MemoryStore>) -> Result<
 }
 
 fn message(key: &str) -> Message {
-    Message::new("orders".parse().unwrap(), "order.placed").with_key(key).unwrap()
+    Message::new("orders", "order.placed").unwrap().with_key(key).unwrap()
 }
 
 fn processor(store: &MemoryStore) -> Processor<MemoryStore, Json> {

@@ -266,13 +266,12 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use outbox_contract::{Key, Topic};
 
     use super::*;
     use crate::relay::config::RelayConfig;
 
     fn key(number: usize) -> KeyId {
-        KeyId { topic: Topic::new("t").unwrap(), key: Key::new(number.to_string()).unwrap() }
+        KeyId::new("t", number.to_string()).unwrap()
     }
 
     fn due(max_in_flight: usize, max_in_flight_bytes: usize) -> DueKeys {

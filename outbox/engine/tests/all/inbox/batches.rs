@@ -94,8 +94,7 @@ fn emitting(
     let fails = Arc::new(fails);
     world.bare().on_any(async move |message: Message, context: &mut HandlerContext<'_, Store>| {
         ledger.write(context.tx(), &message);
-        let reply =
-            Message::new("stock".parse()?, "stock.reserved").with_key(message.order_key().as_str())?;
+        let reply = Message::new("stock", "stock.reserved")?.with_key(message.order_key().as_str())?;
         context.publish_message(reply.with_header("of", message.id.to_string())?)?;
         tokio::time::sleep(MS).await;
         let failed = fails(&message, context.attempt());

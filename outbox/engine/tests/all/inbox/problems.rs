@@ -12,7 +12,7 @@ async fn a_topic_that_gives_nothing_is_named_and_delays_no_other() {
     let missing: Topic = "bills".parse().unwrap();
     world.feed.fail_topic(&missing, Some("the topic does not exist; create it"));
     let inbox = world.inbox().topic("bills").start().await.unwrap();
-    world.feed.send(Message::new(missing.clone(), "bill.sent").with_key("a").unwrap());
+    world.feed.send(Message::new(missing.clone(), "bill.sent").unwrap().with_key("a").unwrap());
     let sent = world.send("a", 50);
     within(S * 5, || world.ledger.len() == 50).await;
     world.ledger.assert_once_and_in_order(&sent);

@@ -177,7 +177,7 @@ pub(crate) fn route() -> Route {
 }
 
 pub(crate) fn message(key: &str) -> Message {
-    Message::new("orders".parse().unwrap(), "order.placed").with_key(key).unwrap()
+    Message::new("orders", "order.placed").unwrap().with_key(key).unwrap()
 }
 
 /// Waits until this holds, looking every millisecond of virtual time. Says how long that took.

@@ -53,7 +53,8 @@ async fn note(event: Placed, context: &mut HandlerContext<'_, Store>) -> Result<
 }
 
 fn of_version(version: u32, payload: &str) -> Message {
-    Message::new("orders".parse().unwrap(), "order.placed")
+    Message::new("orders", "order.placed")
+        .unwrap()
         .with_key("7")
         .unwrap()
         .with_schema_version(version)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outbox_contract::backend::{Received, Subscription};
-use outbox_contract::{Admin, Consumer, RetryPolicy, StoreErrorKind, Transactional, Transport};
+use outbox_contract::{Admin, RetryPolicy, StoreErrorKind, Transactional, Transport};
 use outbox_engine::{Relay, RelayBuilder, StartError};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::{ChaosStore, NullTransport, StoreCall, StoreFault};
@@ -81,7 +81,7 @@ async fn a_store_that_does_not_answer_keeps_nobody_waiting() {
 /// Sources of the messages that a relay of this store publishes, one after the other.
 async fn source_of(store: &Arc<MemoryStore>, configure: impl FnOnce(RelayBuilder) -> RelayBuilder) -> String {
     let transport = Arc::new(MemoryTransport::new());
-    let reader = Subscription::new(Consumer::new("reader").unwrap(), [message("a").topic]);
+    let reader = Subscription::new("reader", [message("a").topic]).unwrap();
     let deliveries = transport.subscribe(reader).await.unwrap();
     let relay = configure(Relay::builder(Arc::clone(store), transport)).start().await.unwrap();
     let mut tx = store.begin().await.unwrap();

@@ -167,7 +167,7 @@ pub(crate) fn message(key: &str) -> Message {
 }
 
 pub(crate) fn of_topic(name: &str, key: &str) -> Message {
-    Message::new(topic(name), "tested").with_key(key).unwrap()
+    Message::new(topic(name), "tested").unwrap().with_key(key).unwrap()
 }
 
 /// Waits until the condition holds, checked every millisecond of virtual time. Returns how long

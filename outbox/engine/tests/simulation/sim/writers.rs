@@ -91,6 +91,7 @@ impl Writer {
         let topic = topic(self.rng.usize(..self.plan.topics));
         let size = if self.rng.u8(..20) == 0 { 3_000 } else { self.rng.usize(..60) };
         let mut message = Message::new(topic, "simulated")
+            .expect("valid names")
             .with_id(self.ids.message())
             .with_occurred_at(Timestamp::from_micros(0))
             .with_payload(vec![b'x'; size]);

@@ -16,7 +16,7 @@ impl BrokenStore {
         const WEEK: i64 = 7 * 24 * 3_600 * 1_000_000;
         let before = Timestamp::from_micros(self.clock.now().as_micros() - WEEK);
         for consumer in self.consumers() {
-            self.inner.forget(&HandledFilter::of(consumer).with_before(before)).await?;
+            self.inner.forget(&HandledFilter::of(consumer).unwrap().with_before(before)).await?;
         }
         Ok(())
     }

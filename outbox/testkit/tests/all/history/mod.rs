@@ -5,11 +5,11 @@
 
 mod model;
 
-use outbox_contract::{Message, MessageId, Topic};
+use outbox_contract::{Message, MessageId};
 use outbox_testkit::history::{ConsumerId, History, KeySequences, Report};
 
 fn message(topic: &str, key: &str) -> Message {
-    Message::new(Topic::new(topic).unwrap(), "test.event").with_key(key).unwrap()
+    Message::new(topic, "test.event").unwrap().with_key(key).unwrap()
 }
 
 fn messages<const N: usize>(key: &str) -> [Message; N] {
@@ -76,7 +76,7 @@ fn a_committed_message_that_never_came_is_lost() {
 fn every_consumer_is_owed_every_message_of_its_topics() {
     let history = History::new();
     let (order, customer) = (message("orders", "a"), message("customers", "a"));
-    let keyless = Message::new(Topic::new("customers").unwrap(), "test.event");
+    let keyless = Message::new("customers", "test.event").unwrap();
     commit(&history, &[order.clone(), customer.clone(), keyless.clone()]);
     let all = history.consumer("all");
     let of_orders = history.consumer_of("orders", std::slice::from_ref(&order.topic));
@@ -171,7 +171,7 @@ fn transactions_that_overlap_have_no_order() {
 #[test]
 fn keys_topics_and_messages_without_a_key_have_no_order_among_them() {
     let history = History::new();
-    let keyless = || Message::new(Topic::new("orders").unwrap(), "test.event");
+    let keyless = || Message::new("orders", "test.event").unwrap();
     let all =
         [message("orders", "a"), message("orders", "b"), message("customers", "a"), keyless(), keyless()];
     commit(&history, &all);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use outbox_contract::backend::{
     BucketSet, FetchRequest, Fetched, FetchedRow, LeaseRequest, Leased, LowWater, RelayId,
 };
-use outbox_contract::{KeyId, Message, MessageId, Route, Store, Timestamp, Topic, Transactional};
+use outbox_contract::{KeyId, Message, MessageId, Route, Store, Timestamp, Transactional};
 use outbox_store_memory::{MemoryStore, MemoryStoreBuilder, MemoryTx};
 
 pub(crate) const START: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
@@ -17,7 +17,8 @@ pub(crate) fn builder() -> MemoryStoreBuilder {
 
 /// A message of topic `t`, with an id of its own number.
 pub(crate) fn message(key: &str, number: u128) -> Message {
-    Message::new(Topic::new("t").unwrap(), "event")
+    Message::new("t", "event")
+        .unwrap()
         .with_key(key)
         .unwrap()
         .with_id(MessageId::from_uuid(uuid::Uuid::from_u128(number)))

@@ -7,7 +7,7 @@ use mongodb::{ClientSession, Collection};
 use outbox_contract::backend::{
     BucketSet, Epoch, FetchRequest, FetchedRow, LeaseRequest, LowWater, RelayId, Stored,
 };
-use outbox_contract::{KeyId, Message, Outgoing, Route, Store, Topic, Transactional};
+use outbox_contract::{KeyId, Message, Outgoing, Route, Store, Transactional};
 use outbox_servers::{MongoDb, MongoDbServer, OrSkip};
 use outbox_store_mongodb::{MongoDbOptions, MongoDbStore};
 
@@ -82,7 +82,7 @@ pub(crate) async fn open(url: &str, options: MongoDbOptions) -> MongoDbStore {
 }
 
 pub(crate) fn message(key: &str) -> Message {
-    Message::new(Topic::new("orders").unwrap(), "order.placed").with_key(key).unwrap().with_payload("{}")
+    Message::new("orders", "order.placed").unwrap().with_key(key).unwrap().with_payload("{}")
 }
 
 /// Appends messages and commits.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::backend::{BucketSet, Fetched, FetchedRow, LeaseRequest, LowWater, RelayId, Stored};
-use outbox_contract::{Message, Outgoing, Route, Store, Topic, Transactional};
+use outbox_contract::{Message, Outgoing, Route, Store, Transactional};
 use outbox_servers::{Galera, GaleraCluster, OrSkip};
 use outbox_store_mysql::{MySqlOptions, MySqlStore};
 use outbox_testkit::eventually;
@@ -127,7 +127,7 @@ pub(crate) async fn run(connection: &mut MySqlConnection, statements: &str) {
 }
 
 pub(crate) fn message(key: &str) -> Message {
-    Message::new(Topic::new("orders").unwrap(), "order.placed").with_key(key).unwrap().with_payload("{}")
+    Message::new("orders", "order.placed").unwrap().with_key(key).unwrap().with_payload("{}")
 }
 
 /// Appends messages and commits; begins again after conflicts, as a user does.

@@ -7,7 +7,7 @@ use outbox_contract::backend::{
     BucketSet, Epoch, FetchRequest, Fetched, FetchedRow, KeyTransition, LeaseRequest, LowWater, RelayId,
     RowId, Step, Stored, Then,
 };
-use outbox_contract::{Failure, Message, Outgoing, Route, Store, Topic, Transactional};
+use outbox_contract::{Failure, Message, Outgoing, Route, Store, Transactional};
 use outbox_servers::{MariaDb, MySql, MySqlServer, OrSkip};
 use outbox_store_mysql::{MySqlOptions, MySqlStore};
 use sqlx::mysql::MySqlConnection;
@@ -120,7 +120,7 @@ pub(crate) async fn number(connection: &mut MySqlConnection, statement: &str) ->
 }
 
 pub(crate) fn message(key: &str) -> Message {
-    Message::new(Topic::new("orders").unwrap(), "order.placed").with_key(key).unwrap().with_payload("{}")
+    Message::new("orders", "order.placed").unwrap().with_key(key).unwrap().with_payload("{}")
 }
 
 /// Appends messages and commits.

@@ -33,11 +33,11 @@ async fn topics_that_read_alike_are_apart() {
         let topics = ALIKE.map(|name| Topic::new(name).unwrap());
         append(
             &fixture.store,
-            topics.iter().map(|topic| Message::new(topic.clone(), "x").with_key("k").unwrap()),
+            topics.iter().map(|topic| Message::new(topic.clone(), "x").unwrap().with_key("k").unwrap()),
         )
         .await;
         for topic in &topics {
-            let key = KeyId::from_texts(topic.as_str(), "k").unwrap();
+            let key = KeyId::new(topic.as_str(), "k").unwrap();
             fixture.store.hold(&Route::default(), &key).await.unwrap();
         }
         assert_eq!(fixture.number("select count(*) from outbox_key").await, 4);

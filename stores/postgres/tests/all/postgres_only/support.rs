@@ -7,7 +7,7 @@ use std::time::Duration;
 use outbox_contract::backend::{
     BucketSet, DueRequest, FetchRequest, Fetched, FetchedRow, LeaseRequest, Leased, LowWater, RelayId, Stored,
 };
-use outbox_contract::{Message, Outgoing, Route, Store, Topic, Transactional};
+use outbox_contract::{Message, Outgoing, Route, Store, Transactional};
 use outbox_servers::{OrSkip, Postgres, PostgresServer};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use sqlx::postgres::{PgConnection, PgPool};
@@ -112,7 +112,7 @@ pub(crate) async fn text(pool: &PgPool, statement: &str) -> String {
 }
 
 pub(crate) fn message(key: &str) -> Message {
-    Message::new(Topic::new("orders").unwrap(), "order.placed").with_key(key).unwrap().with_payload("{}")
+    Message::new("orders", "order.placed").unwrap().with_key(key).unwrap().with_payload("{}")
 }
 
 /// Appends messages and commits.

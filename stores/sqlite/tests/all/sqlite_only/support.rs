@@ -8,7 +8,7 @@ use std::time::Duration;
 use outbox_contract::backend::{
     BucketSet, DueRequest, FetchRequest, Fetched, FetchedRow, LeaseRequest, Leased, LowWater, RelayId, Stored,
 };
-use outbox_contract::{Message, Outgoing, Route, Store, Topic, Transactional};
+use outbox_contract::{Message, Outgoing, Route, Store, Transactional};
 use outbox_store_sqlite::SqliteStore;
 use tempfile::TempDir;
 
@@ -32,7 +32,8 @@ impl Fixture {
 }
 
 pub(crate) fn message(key: &str, text: &str) -> Message {
-    Message::new(Topic::new("orders").unwrap(), "order.placed")
+    Message::new("orders", "order.placed")
+        .unwrap()
         .with_key(key)
         .unwrap()
         .with_payload(text.to_owned().into_bytes())

@@ -115,7 +115,7 @@ pub fn stored(messages: impl IntoIterator<Item = Message>) -> Vec<Arc<Stored>> {
 
 /// A message of a key, with a payload that is its number.
 pub fn numbered(topic: &Topic, key: &str, number: usize) -> Message {
-    Message::new(topic.clone(), "test").with_key(key).unwrap().with_payload(number.to_string())
+    Message::new(topic.clone(), "test").unwrap().with_key(key).unwrap().with_payload(number.to_string())
 }
 
 /// Publishes a batch, once.

@@ -91,7 +91,7 @@ async fn a_queue_that_is_missing_delays_no_other_until_it_is_made() {
     let first = messages(&topic("orders"), &["a", "b"]);
     deliver(&owner, &first).await;
     let transport = RabbitMqTransport::builder(&url).topology(Topology::Trusted).build().unwrap();
-    let both = Subscription::new(consumer(), [topic("orders"), topic("bills")]);
+    let both = Subscription::new(consumer(), [topic("orders"), topic("bills")]).unwrap();
     let member = transport.subscribe(both).await.unwrap();
     finish(&*member, &first).await;
     let problem = &member.problems()[0];

@@ -82,7 +82,7 @@ async fn story(publisher: &RabbitMqTransport, owner: &RabbitMqTransport) -> (usi
     tokio::time::sleep(Duration::from_secs(1)).await;
     let while_away = came.load(Ordering::Relaxed) - filled;
 
-    let member = owner.subscribe(Subscription::new(away(), [topic("orders")])).await.unwrap();
+    let member = owner.subscribe(Subscription::new(away(), [topic("orders")]).unwrap()).await.unwrap();
     let attempts = async {
         eventually("everything is delivered", async || {
             attempt(publisher, &mut left).await;

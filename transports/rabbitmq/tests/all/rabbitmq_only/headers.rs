@@ -18,7 +18,7 @@ use crate::rabbitmq_only::wiretap::Wiretap;
 /// A message with so many bytes of headers, without their names.
 fn with_headers(bytes: usize) -> Arc<Stored> {
     const VALUE: usize = 8_000;
-    let mut message = Message::new(topic("orders"), "test.event").with_key("a").unwrap();
+    let mut message = Message::new(topic("orders"), "test.event").unwrap().with_key("a").unwrap();
     for at in 0..bytes.div_ceil(VALUE) {
         let value = "v".repeat(VALUE.min(bytes - at * VALUE));
         message = message.with_header(format!("header-{at}"), value).unwrap();

@@ -45,7 +45,7 @@ pub(crate) fn declared(url: &str) -> RabbitMqTransportBuilder {
 }
 
 pub(crate) fn subscription() -> Subscription {
-    Subscription::new(consumer(), [topic("orders")])
+    Subscription::new(consumer(), [topic("orders")]).unwrap()
 }
 
 pub(crate) async fn subscribe(transport: &RabbitMqTransport) -> Box<dyn Deliveries> {
@@ -59,8 +59,11 @@ pub(crate) fn messages(topic: &Topic, keys: &[&str]) -> Vec<Arc<Stored>> {
 
 pub(crate) fn message(topic: &Topic, key: &str, bytes: usize) -> Arc<Stored> {
     static POSITION: AtomicI64 = AtomicI64::new(1);
-    let message =
-        Message::new(topic.clone(), "test.event").with_key(key).unwrap().with_payload(vec![b'x'; bytes]);
+    let message = Message::new(topic.clone(), "test.event")
+        .unwrap()
+        .with_key(key)
+        .unwrap()
+        .with_payload(vec![b'x'; bytes]);
     Arc::new(Stored::new(Position(POSITION.fetch_add(1, Ordering::Relaxed)), Timestamp::now(), message))
 }
 

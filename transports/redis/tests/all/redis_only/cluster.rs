@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::backend::{Outcome, Received, Stored, Subscription, Transport};
-use outbox_contract::{Consumer, Topic, TransportErrorKind};
+use outbox_contract::{Topic, TransportErrorKind};
 use outbox_servers::{OrSkip as _, RedisCluster};
 use outbox_transport_redis::RedisTransport;
 use tokio::time::{Instant, sleep};
@@ -155,7 +155,7 @@ async fn a_slot_that_stays_half_moved_holds_up_its_own_unit_alone() {
     let (prefix, lease) = (cluster.fresh_prefix(), Duration::from_secs(10));
     let transport = at(&cluster.url(), &prefix).lease(lease).cluster(Vec::<String>::new()).build().unwrap();
     let later = Topic::new("shipments").unwrap();
-    let subscription = Subscription::new(Consumer::new("reader").unwrap(), [topic(), later.clone()]);
+    let subscription = Subscription::new("reader", [topic(), later.clone()]).unwrap();
     let reader = transport.subscribe(subscription.with_prefetch(1_000)).await.unwrap();
     let some = || {
         let of_later = KEYS.map(|key| stored_in(later.clone(), key, 20));

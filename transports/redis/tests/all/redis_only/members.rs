@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use outbox_contract::Topic;
 use outbox_contract::backend::{Received, Subscription, Transport};
-use outbox_contract::{Consumer, Topic};
 use outbox_servers::{OrSkip as _, Proxy, Redis};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -278,7 +278,7 @@ async fn the_leases_of_many_topics_on_a_far_server_last() {
     let transport =
         at(&far, &prefix).units(1).lease(lease).heartbeat(Duration::from_secs(1)).build().unwrap();
     let topics: Vec<Topic> = (0..36).map(|number| Topic::new(format!("topic-{number}")).unwrap()).collect();
-    let subscription = Subscription::new(Consumer::new("reader").unwrap(), topics.clone());
+    let subscription = Subscription::new("reader", topics.clone()).unwrap();
     let reader = transport.subscribe(subscription).await.unwrap();
     let leases: Vec<String> = topics.iter().map(|it| format!("{prefix}:{{{it}:0}}:lease:reader")).collect();
     let mut count = vec!["EXISTS"];

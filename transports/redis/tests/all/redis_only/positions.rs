@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use outbox_contract::Timestamp;
 use outbox_contract::backend::{
     Deliveries, Lag, Loss, LossCause, OffsetReset, Outcome, Subscription, Transport,
 };
-use outbox_contract::{Consumer, Timestamp};
 use outbox_servers::{OrSkip as _, Redis};
 use outbox_transport_redis::RedisTransport;
 use tokio::time::{Instant, sleep, timeout};
@@ -23,7 +23,7 @@ async fn join(
     reset: OffsetReset,
 ) -> Box<dyn Deliveries> {
     let handled = handled.map(|at| BTreeMap::from([(topic(), at)])).unwrap_or_default();
-    let subscription = Subscription::new(Consumer::new("reader").unwrap(), [topic()]);
+    let subscription = Subscription::new("reader", [topic()]).unwrap();
     transport.subscribe(subscription.with_handled(handled, reset)).await.unwrap()
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::backend::{Deliveries, Outcome, Received, Stored, Subscription, Transport};
-use outbox_contract::{Consumer, MessageId, Topic, TransportErrorKind};
+use outbox_contract::{MessageId, Topic, TransportErrorKind};
 use outbox_servers::{OrSkip as _, Redis};
 use outbox_transport_redis::{RedisTransport, Retention};
 use tokio::time::{Instant, timeout};
@@ -77,14 +77,13 @@ async fn a_topic_that_is_refused_delays_no_other_until_it_is_well() {
         .build()
         .unwrap();
     let names = ["orders", "bills", "secrets"];
-    let topics = names.map(|name| Topic::new(name).unwrap());
-    for topic in &topics {
-        all.create_topic(topic).await.unwrap();
+    for name in names {
+        all.create_topic(name).await.unwrap();
     }
     server.cli(&["SET", "mine:{bills:0}", "not a stream"]);
     server.cli(&["SET", "mine:{bills:1}", "not a stream"]);
     server.cli(&["ACL", "SETUSER", "app", "resetkeys", "~mine:{orders*", "~mine:{bills*"]);
-    let subscription = Subscription::new(Consumer::new("reader").unwrap(), topics.clone());
+    let subscription = Subscription::new("reader", names).unwrap();
     let deliveries = transport.subscribe(subscription).await.unwrap();
 
     let sent = messages(&["a", "b"], 20);
@@ -330,10 +329,10 @@ async fn a_topic_that_was_not_made_is_missing_where_topics_must_be_made() {
     let messages = messages(&["a"], 1);
     assert_eq!(class(&publish(&transport, &messages).await[0]), "topic unknown-topic");
     let consumer = outbox_contract::Consumer::new("reader").unwrap();
-    let subscription = outbox_contract::backend::Subscription::new(consumer, [topic()]);
+    let subscription = outbox_contract::backend::Subscription::new(consumer, [topic()]).unwrap();
     let error = transport.subscribe(subscription).await.map(drop).unwrap_err();
     assert_eq!(error.kind(), TransportErrorKind::Missing);
-    assert_eq!(transport.create_topic(&topic()).await.unwrap(), 3);
+    assert_eq!(transport.create_topic(topic()).await.unwrap(), 3);
     deliver(&transport, &messages).await;
 }
 

@@ -10,7 +10,7 @@ use outbox_contract::backend::{
     Bucket, Deliveries, Delivery, Epoch, Outcome, Outcomes, Position, PublishBatch, Received, RelayId,
     Stored, Subscription, Transport, Unavailable,
 };
-use outbox_contract::{Consumer, Message, MessageId, Route, Timestamp, Topic};
+use outbox_contract::{Message, MessageId, Route, Timestamp, Topic};
 use outbox_servers::RedisServer;
 use outbox_transport_redis::{RedisTransport, RedisTransportBuilder};
 use tokio::time::{Instant, sleep, timeout};
@@ -51,7 +51,7 @@ pub(crate) fn stored(key: &str, bytes: usize) -> Arc<Stored> {
 pub(crate) fn stored_in(topic: Topic, key: &str, bytes: usize) -> Arc<Stored> {
     static POSITION: AtomicI64 = AtomicI64::new(0);
     let position = Position(POSITION.fetch_add(1, Ordering::Relaxed) + 1);
-    let message = Message::new(topic, "order.placed").with_key(key).unwrap();
+    let message = Message::new(topic, "order.placed").unwrap().with_key(key).unwrap();
     Arc::new(Stored::new(position, Timestamp::now(), message.with_payload(vec![b'x'; bytes])))
 }
 
@@ -143,7 +143,7 @@ pub(crate) async fn subscribe_with(
     consumer: &str,
     prefetch: usize,
 ) -> Box<dyn Deliveries> {
-    let subscription = Subscription::new(Consumer::new(consumer).unwrap(), [topic()]).with_prefetch(prefetch);
+    let subscription = Subscription::new(consumer, [topic()]).unwrap().with_prefetch(prefetch);
     transport.subscribe(subscription).await.unwrap()
 }
 

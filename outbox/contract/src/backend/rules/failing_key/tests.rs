@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::backend::{Bucket, RowId};
 use crate::id::{Epoch, Position, RelayId};
-use crate::name::{Key, KeyId, Route, Topic};
+use crate::name::{KeyId, Route};
 
 /// What happens to a key.
 #[derive(Clone, Debug)]
@@ -103,7 +103,7 @@ impl World {
             relay: RelayId::new(),
             bucket: Bucket(0),
             epoch: Epoch(1),
-            key: KeyId { topic: Topic::new("t").unwrap(), key: Key::new("k").unwrap() },
+            key: KeyId::new("t", "k").unwrap(),
             version: self.state.as_ref().map(|state| state.version),
             step,
         };

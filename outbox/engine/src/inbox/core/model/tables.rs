@@ -31,7 +31,7 @@ impl Sent {
     fn message(self) -> Message {
         let id = MessageId::from_uuid(uuid::Uuid::from_u128(self.id));
         let key = format!("key-{}", self.key);
-        Message::new(topic(self.key % TOPICS).clone(), "sent").with_key(key).unwrap().with_id(id)
+        Message::new(topic(self.key % TOPICS).clone(), "sent").unwrap().with_key(key).unwrap().with_id(id)
     }
 }
 

@@ -37,7 +37,7 @@ fn item(key: &str, number: u64, handler: usize) -> Item {
 }
 
 fn item_of(key: &str, number: u64, handler: usize, incarnation: u64) -> Item {
-    let message = Message::new("orders".parse().unwrap(), "tested").with_key(key).unwrap();
+    let message = Message::new("orders", "tested").unwrap().with_key(key).unwrap();
     Item {
         tag: Tag { unit: unit(), incarnation, number },
         key: message.key_id(),
@@ -283,7 +283,7 @@ fn a_pause_and_a_halt_let_nothing_begin() {
 fn a_topic_that_is_paused_waits_and_holds_up_no_other() {
     let topic = |name: &str| -> outbox_contract::Topic { name.parse().unwrap() };
     let item = |name: &str, key: &str, number: u64| {
-        let message = Arc::new(Message::new(topic(name), "tested").with_key(key).unwrap());
+        let message = Arc::new(Message::new(topic(name), "tested").unwrap().with_key(key).unwrap());
         Item { key: message.key_id(), message, ..item(key, number, 0) }
     };
     let mut driver = Driver::new(limits());
