@@ -1,8 +1,8 @@
 //! CloudEvents attributes of a message beyond its fields: subject, schema, extensions.
 //!
-//! A message keeps them as headers under the reserved prefix `ce-`, so that every store, dead letter
-//! and inbox keeps them without a column of their own. On the wire each protocol prints them with
-//! its own prefix, among the other attributes.
+//! A message keeps them as headers under the reserved prefix `ce-`, so that every store, dead
+//! letter and inbox keeps them without a column of their own. On the wire each protocol prints them
+//! with its own prefix, among the other attributes.
 
 use std::borrow::Cow;
 
@@ -170,8 +170,8 @@ impl Message {
         })
     }
 
-    /// Returns true if this message is a [tombstone](Self::into_tombstone): it has no payload, which
-    /// is not the same as an empty one.
+    /// Returns true if this message is a [tombstone](Self::into_tombstone): it has no payload,
+    /// which is not the same as an empty one.
     #[must_use]
     pub fn is_tombstone(&self) -> bool {
         self.payload.is_empty() && self.headers.get(TOMBSTONE).is_some_and(|value| value == "true")
@@ -184,9 +184,9 @@ impl Message {
         self.headers.get(SOURCE)
     }
 
-    /// Returns the `id` of the event as its producer wrote it, whether or not it is a UUID. An inbox
-    /// knows a received message by an `id` of its own, made of source and id: in its tables and dead
-    /// letters this is the one that producer and broker know.
+    /// Returns the `id` of the event as its producer wrote it, whether or not it is a UUID. An
+    /// inbox knows a received message by an `id` of its own, made of source and id: in its tables
+    /// and dead letters this is the one that producer and broker know.
     #[must_use]
     pub fn event_id(&self) -> Cow<'_, str> {
         let written = self.headers.get(ID).or_else(|| self.headers.get(EVENT_ID));

@@ -131,8 +131,8 @@ pub mod option {
     }
 }
 
-/// Returns a duration in its two largest units, cut off, for people: `3m 12s`, `2h`, `1d 1h`. Below a
-/// second: `12ms`.
+/// Returns a duration in its two largest units, cut off, for people: `3m 12s`, `2h`, `1d 1h`. Below
+/// a second: `12ms`.
 ///
 /// ```
 /// # use std::time::Duration;

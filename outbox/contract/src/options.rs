@@ -74,9 +74,9 @@ impl AppendOptions {
         self
     }
 
-    /// Sends the message no earlier than this long after its append. The **database** adds the delay
-    /// to its own clock, so a wrong clock of this machine does not matter. Otherwise the same as
-    /// [`due_at`](Self::due_at). The append rejects options with both.
+    /// Sends the message no earlier than this long after its append. The **database** adds the
+    /// delay to its own clock, so a wrong clock of this machine does not matter. Otherwise the same
+    /// as [`due_at`](Self::due_at). The append rejects options with both.
     #[must_use]
     pub fn after(mut self, delay: Duration) -> Self {
         self.after = Some(delay);

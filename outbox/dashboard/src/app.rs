@@ -70,8 +70,8 @@ impl App {
         (self.redact)(text)
     }
 
-    /// Returns the routes to show: the default one, those of the settings and of the relay, and those
-    /// that the store finds.
+    /// Returns the routes to show: the default one, those of the settings and of the relay, and
+    /// those that the store finds.
     pub(crate) async fn routes(&self) -> Result<Vec<Route>, Problem> {
         let mut routes = BTreeSet::from([Route::default()]);
         routes.extend(self.routes.iter().cloned());

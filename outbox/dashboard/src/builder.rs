@@ -95,15 +95,15 @@ impl DashboardBuilder {
         self
     }
 
-    /// Sets the path under which browsers find the dashboard. Needed only behind a proxy that removes
-    /// a part of the path: a nested router finds its own.
+    /// Sets the path under which browsers find the dashboard. Needed only behind a proxy that
+    /// removes a part of the path: a nested router finds its own.
     pub fn base_path(mut self, path: impl Into<String>) -> Self {
         self.base = Some(path.into().trim_end_matches('/').to_owned());
         self
     }
 
-    /// Adds an origin of the dashboard, as `https://ops.example.com`. Needed only behind a proxy that
-    /// replaces the `Host` header.
+    /// Adds an origin of the dashboard, as `https://ops.example.com`. Needed only behind a proxy
+    /// that replaces the `Host` header.
     pub fn origin(mut self, origin: impl Into<String>) -> Self {
         let origin = origin.into().trim_end_matches('/').to_ascii_lowercase();
         self.hosts.extend(origin.split_once("://").map(|(_, host)| host.to_owned()));

@@ -19,7 +19,7 @@ use crate::session::Session;
 use crate::visit::{Visit, seconds};
 use crate::{assets, sampler, view};
 
-/// Only what this router serves may be loaded, framed by nobody, and forms go nowhere else.
+/// Pages load only what this router serves, can't be framed, and send forms nowhere else.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; \
     connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 

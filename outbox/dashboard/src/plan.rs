@@ -82,7 +82,7 @@ impl Plan {
         };
         let mut selection = Selection::of(params, visit.now)?;
         if operation == Operation::Replay {
-            // What is replayed is delivered again, and would be found again.
+            // Replayed messages are delivered again, and would be found again.
             selection.filter.before.get_or_insert(visit.now);
         }
         let Filter { route, topic, key, .. } = &selection.filter;
@@ -160,7 +160,7 @@ impl Plan {
             Target::Messages(view, selection) => {
                 let mut run = Run::new(visit, self.operation, *view, selection, most);
                 let done = run.go(admin).await;
-                // What was done is told, also if a later step failed.
+                // Report the completed steps, also if a later one failed.
                 if run.done.done == 0 { done.map(|()| run.done) } else { Ok(run.cut(&done)) }
             }
             Target::Keys(operation, selection) => on_keys(visit, admin, *operation, selection).await,
@@ -329,7 +329,7 @@ impl<'r> Run<'r> {
         let number = self.call(admin, &filter).await?;
         self.done.done += number;
         if self.operation == Operation::Replay {
-            // What is replayed stays where it was.
+            // Replayed messages stay where they were.
             self.offset += usize::try_from(number).unwrap_or(usize::MAX);
         }
         Ok(number > 0)

@@ -22,7 +22,7 @@ pub(crate) const PAGE: usize = 50;
 /// A selection of messages or keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Selection {
-    /// What the store selects.
+    /// Filter for the store.
     pub(crate) filter: Filter,
     /// Only dead letters of this cause.
     pub(crate) cause: Option<String>,

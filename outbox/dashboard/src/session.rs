@@ -101,7 +101,8 @@ fn cookie_path(path: &str) -> &str {
     if path.is_empty() || path.contains(';') { "/" } else { path }
 }
 
-/// Name of the cookie. Browsers share cookies between the ports of a host, so the port is part of it.
+/// Name of the cookie. Browsers share cookies between the ports of a host, so the port is part of
+/// it.
 fn cookie_name(host: &str) -> String {
     let digest = Sha256::digest(host.to_ascii_lowercase());
     format!("outbox_{}", BASE64.encode(&digest[..6]))

@@ -1,5 +1,5 @@
-//! Text that others wrote, made visible. Markup is escaped by the templates; this is about characters
-//! that a browser would obey or hide: they turn the direction of text, or are not seen.
+//! Text that others wrote, made visible. Markup is escaped by the templates; this is about
+//! characters that a browser would obey or hide: they turn the direction of text, or are not seen.
 
 use std::fmt::Write;
 

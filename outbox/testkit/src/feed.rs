@@ -42,7 +42,7 @@ struct State {
     away: bool,
     /// Topics that deliver nothing, with their problem.
     problems: BTreeMap<Topic, Problem>,
-    /// What members say that waits, and what they found lost.
+    /// Lags and losses that members report.
     lags: Vec<Lag>,
     losses: Vec<Loss>,
     /// Result of a check, if something is wrong.
@@ -62,8 +62,8 @@ struct Queue {
     owner: Option<u64>,
     incarnation: u64,
     delivered: usize,
-    /// Number of deliveries that the owner holds unacknowledged. Counted, because members ask for it
-    /// at each step.
+    /// Number of deliveries that the owner holds unacknowledged. Counted, because members ask for
+    /// it at each step.
     in_hand: usize,
     /// The owner has to hear that it no longer owns the unit.
     revoked_from: Option<u64>,

@@ -1,5 +1,5 @@
-//! What can't be a message is refused where it comes in: with its value, with the remedy, and
-//! without harm to the transaction.
+//! Invalid messages are rejected where they enter: with the value, with the remedy, and without
+//! harm to the transaction.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 

@@ -8,8 +8,8 @@ use crate::name::{Key, Route, Topic};
 /// One admin operation that changed something: who did what, to which messages.
 ///
 /// The store writes it in the transaction of the operation. An operation of several transactions,
-/// such as the discard of thousands of messages, has an entry for each. Refused operations, dry runs
-/// and those that found nothing to change have none.
+/// such as the discard of thousands of messages, has an entry for each. Refused operations, dry
+/// runs and those that found nothing to change have none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AuditEntry {

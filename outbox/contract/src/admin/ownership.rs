@@ -143,7 +143,8 @@ impl RouteStatus {
     }
 }
 
-/// Routes that a store has found in its tables, with their relays and pauses. For authors of stores.
+/// Routes that a store has found in its tables, with their relays and pauses. For authors of
+/// stores.
 #[derive(Debug, Default)]
 pub struct RouteTally(BTreeMap<Route, RouteStatus>);
 

@@ -46,7 +46,8 @@ impl AuditNote {
         }
     }
 
-    /// Creates the note of an operation on the messages of a filter: `requeue`, `replay` or `purge`.
+    /// Creates the note of an operation on the messages of a filter: `requeue`, `replay` or
+    /// `purge`.
     #[must_use]
     pub fn on_messages(actor: &Actor, operation: &'static str, filter: &Filter) -> Self {
         Self {

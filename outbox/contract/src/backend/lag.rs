@@ -43,7 +43,7 @@ impl fmt::Display for OffsetReset {
     }
 }
 
-/// What waits at the broker for a consumer, in one unit.
+/// Backlog of a consumer at the broker, in one unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lag {

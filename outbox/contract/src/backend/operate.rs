@@ -47,8 +47,8 @@ pub struct Listed {
     /// The message, with its present or former position; a scheduled one has none yet, and
     /// [`Position::START`](crate::backend::Position::START) in its place.
     pub stored: Arc<Stored>,
-    /// Time at which it was appended, parked, died or was settled; of a scheduled one, the time at which it
-    /// is due. The instants of a [`Filter`](crate::admin::Filter) are compared with it.
+    /// Time at which it was appended, parked, died or was settled; of a scheduled one, the time at
+    /// which it is due. The instants of a [`Filter`](crate::admin::Filter) are compared with it.
     pub at: Timestamp,
     /// End of a dead letter; `None` in the other views.
     pub death: Option<Death>,

@@ -39,11 +39,11 @@ type Raw<'r> = Cow<'r, [u8]>;
 
 /// A record as a broker delivers it: texts and bytes under names, and a payload.
 ///
-/// The content type decides how it is read. `application/cloudevents+json` is an event in structured
-/// mode: attributes and data are members of the payload, and attributes among the headers do not
-/// count. Anything else is an event in binary mode, with its attributes in headers. Their prefix may
-/// be that of any protocol (`ce_`, `ce-`, `cloudEvents:`, `cloudEvents_`), in any case; where there
-/// are several, that of the binding counts.
+/// The content type decides how it is read. `application/cloudevents+json` is an event in
+/// structured mode: attributes and data are members of the payload, and attributes among the
+/// headers do not count. Anything else is an event in binary mode, with its attributes in headers.
+/// Their prefix may be that of any protocol (`ce_`, `ce-`, `cloudEvents:`, `cloudEvents_`), in any
+/// case; where there are several, that of the binding counts.
 ///
 /// [`message`](Self::message) reads it by these rules:
 ///
@@ -68,8 +68,9 @@ type Raw<'r> = Cow<'r, [u8]>;
 /// CloudEvents tells events apart by source *and* id, so the id of what has no number as
 /// `sequence`, or that is no UUID, becomes one that is computed from both: the same event has the
 /// same id again, and those of two producers never have. What has a number keeps its id, as an
-/// outbox wrote it; whoever remembers ids goes by the [`identity`](crate::backend::cloudevents::identity).
-/// [`Message::event_id`] and [`Message::source`] return what was written.
+/// outbox wrote it; whoever remembers ids goes by the
+/// [`identity`](crate::backend::cloudevents::identity). [`Message::event_id`] and
+/// [`Message::source`] return what was written.
 ///
 /// ```
 /// # mod outbox { pub use outbox_contract::*; pub mod message { pub use outbox_contract::*; } }
@@ -106,8 +107,8 @@ impl<'r> RawRecord<'r> {
         Self { binding, headers, content_type: None, key: None, payload, is_null: false, notes }
     }
 
-    /// Records that the protocol says there is no payload, which is not the same as an empty one: the
-    /// message is a [tombstone](Message::is_tombstone).
+    /// Records that the protocol says there is no payload, which is not the same as an empty one:
+    /// the message is a [tombstone](Message::is_tombstone).
     #[must_use]
     pub fn with_null(mut self, is_null: bool) -> Self {
         self.is_null = is_null;
@@ -261,7 +262,7 @@ impl<'r> RawRecord<'r> {
         }
     }
 
-    /// What the record is ordered by.
+    /// Returns the bytes that order the record.
     fn key_bytes<'a>(&'a self, attributes: &'a Attributes<'_>) -> Option<&'a [u8]> {
         attributes.get("partitionkey").filter(|key| !key.is_empty()).or(self.key)
     }
@@ -289,7 +290,7 @@ impl<'r> RawRecord<'r> {
     }
 }
 
-/// Without payload and values, which may be nobody's business.
+/// Without payload and values: they are the user's, and may be secret.
 impl fmt::Debug for RawRecord<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<String> = self.headers.iter().map(|(name, _)| Undecodable::text(name)).collect();

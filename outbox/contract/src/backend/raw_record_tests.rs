@@ -1,4 +1,4 @@
-//! What other programs write, and what is made of it.
+//! Records of other producers, and the messages made of them.
 
 use super::*;
 use crate::backend::cloudevents::{AMQP, HTTP, KAFKA, identity};
@@ -171,7 +171,7 @@ fn what_an_event_needs_has_to_be_there_and_to_be_right() {
     assert_eq!((&error.payload[..], error.headers.len(), error.key), (&b"{}"[..], 1, None));
 }
 
-/// Nobody but the reader says what it has changed.
+/// Only the reader itself says what it has changed.
 #[test]
 fn a_note_of_another_program_is_none() {
     let mut record = record(HTTP, &[]);
@@ -179,7 +179,7 @@ fn a_note_of_another_program_is_none() {
     assert!(own(&read(record)).is_empty());
 }
 
-/// What the broker orders by goes before what describes the event.
+/// The broker's ordering key takes precedence over attributes of the event.
 #[test]
 fn the_key_of_the_protocol_goes_before_the_subject_and_behind_the_partition_key() {
     let key = |named: &[(&str, &'static [u8])], key: Option<&'static [u8]>| {
@@ -220,7 +220,8 @@ fn a_foreign_event_keeps_its_identity() {
     assert_ne!(id(b"17"), id(b"18"));
 }
 
-/// Among other producers an event is known by source *and* id: the second of two sources is no repeat of the first.
+/// Among other producers an event is known by source *and* id: the second of two sources is no
+/// repeat of the first.
 #[test]
 fn the_same_id_of_two_producers_is_two_events() {
     let uuid = "0190a1b2-0000-7000-8000-000000000001";

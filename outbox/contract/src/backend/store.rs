@@ -21,8 +21,9 @@ use crate::name::Route;
 ///   position *and* id.
 /// - For one key, the order of positions (and of numbers in a stripe) is the order in which
 ///   transactions committed.
-/// - Leases live on the database's clock. `transition` checks and locks the lease in its own statement.
-///   `settle` needs no lease, because it removes only messages that the broker confirmed.
+/// - Leases live on the database's clock. `transition` checks and locks the lease in its own
+///   statement. `settle` needs no lease, because it removes only messages that the broker
+///   confirmed.
 /// - Waiting messages (parked, muted, scheduled, dead letters, history) add no cost to a fetch, at
 ///   any size.
 ///

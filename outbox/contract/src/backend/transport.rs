@@ -105,9 +105,9 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Publishes the messages of a batch and reports an outcome for each, as soon as it is known.
     ///
-    /// - *Effect*: each message is on the broker when [`Delivered`](crate::backend::Outcome::Delivered) is
-    ///   reported for it, as safely as this broker keeps what it confirmed. A message that reached
-    ///   no queue was not delivered.
+    /// - *Effect*: each message is on the broker when
+    ///   [`Delivered`](crate::backend::Outcome::Delivered) is reported for it, as safely as this
+    ///   broker keeps what it confirmed. A message that reached no queue was not delivered.
     /// - *Ordering*: messages of one key appear in the order of the batch, under the key-prefix
     ///   property. Across keys: none.
     /// - *Units and limits*: one batch holds up to the relay's `batch` messages.
@@ -129,15 +129,15 @@ pub trait Transport: Send + Sync + 'static {
     ///   [`Missing`](crate::TransportErrorKind::Missing) for a topic that does not exist, on
     ///   brokers that do not create topics on first use, and the errors of `check`. If other topics
     ///   can be received from, the missing one is among their [`problems`](Deliveries::problems),
-    ///   until it exists. [`Invalid`](crate::TransportErrorKind::Invalid) for a subscription without
-    ///   topics, or with a prefetch of 0.
+    ///   until it exists. [`Invalid`](crate::TransportErrorKind::Invalid) for a subscription
+    ///   without topics, or with a prefetch of 0.
     /// - *Cancellation*: safe; it has not joined, or it leaves again.
     /// - *Concurrency*: any; each call creates a member of its own.
     /// - *Repeat*: another member of the group.
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError>;
 
-    /// Returns true if a message is confirmed only when its consumers have acknowledged it, as within
-    /// a process. A relay then finishes before these consumers stop.
+    /// Returns true if a message is confirmed only when its consumers have acknowledged it, as
+    /// within a process. A relay then finishes before these consumers stop.
     fn is_confirmed_by_consumers(&self) -> bool {
         false
     }

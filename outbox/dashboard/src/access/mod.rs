@@ -82,8 +82,8 @@ impl Access {
     /// Lets in connections from this machine only. Everybody on it is an operator.
     ///
     /// The service must serve with [`into_make_service_with_connect_info::<SocketAddr>`][serve]:
-    /// without the address of the peer, nobody is let in. Requests that a proxy forwards, and those
-    /// for another host name than this machine's, are refused.
+    /// without the address of the peer, every request is refused. Requests that a proxy forwards,
+    /// and those for another host name than this machine's, are refused.
     ///
     /// [serve]: axum::Router::into_make_service_with_connect_info
     #[must_use]
@@ -205,9 +205,9 @@ pub(crate) enum Refusal {
     Host(String),
     /// The peer is not one of the proxies.
     NotAProxy(IpAddr),
-    /// The proxy named nobody.
+    /// The proxy named no user.
     Unnamed(String),
-    /// Nobody is logged in.
+    /// No user is logged in.
     Anonymous,
     /// Name and password are needed.
     NoPassword,
@@ -224,7 +224,7 @@ pub(crate) struct Gate {
     failures: Mutex<Failures>,
 }
 
-/// What is known of a request.
+/// Facts about a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'r> {
     pub(crate) headers: &'r HeaderMap,

@@ -32,7 +32,7 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
     }
     let mut form = visit.params.only(NAMES).with("op", plan.operation.name()).with("back", back.clone());
     if let (Target::Messages(..), false) = (&plan.target, extent.is_at_least) {
-        // What comes meanwhile was not asked about.
+        // The question did not cover messages that arrive meanwhile.
         form = form.with("most", extent.messages.to_string());
     }
     // The first key press must remove nothing.

@@ -65,7 +65,7 @@ pub(crate) async fn answer(door: &Door<'_>, request: Request) -> Response {
     match door.app.gate.log_in(door.peer, params.get("secret").unwrap_or_default(), Instant::now()) {
         Ok(principal) => {
             tracing::info!(user = principal.name, "logged in to the dashboard");
-            // A new session: nobody else can know it.
+            // A new session: its id is unknown to everyone else.
             let session = Session::begin(Some(principal.name), seconds(door.now));
             let to = format!("{}{next}", door.base);
             door.with_cookie(&session, Redirect::to(&to).into_response())

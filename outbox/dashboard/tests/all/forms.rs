@@ -1,4 +1,5 @@
-//! Forms that were not sent by this page: from other sites, other sessions, and by those who only look.
+//! Forms that were not sent by this page: from other sites, other sessions, and by those who only
+//! look.
 
 use outbox::admin::Filter;
 use outbox::backend::View;

@@ -1,4 +1,5 @@
-//! Text that others wrote: markup, terminal escapes, characters that turn or hide text, great lengths.
+//! Text that others wrote: markup, terminal escapes, characters that turn or hide text, great
+//! lengths.
 
 use outbox::backend::View;
 use outbox::message::Outgoing;
@@ -35,8 +36,8 @@ async fn hostile() -> World {
     world
 }
 
-/// Asserts that nothing of a page is obeyed or hidden. Fields of forms hold the text itself, quoted:
-/// they are sent as they are.
+/// Asserts that nothing of a page is obeyed or hidden. Fields of forms hold the text itself,
+/// quoted: they are sent as they are.
 #[track_caller]
 fn safe(path: &str, body: &str) {
     let mut parts = body.split(" value=\"");

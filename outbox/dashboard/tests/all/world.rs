@@ -319,8 +319,8 @@ impl Browser {
         self.ask(Method::POST, &form.action, headers, form.body()).await
     }
 
-    /// Opens a page, and presses a button: its form is sent, or its link asks first and is confirmed.
-    /// Returns the page that follows.
+    /// Opens a page, and presses a button: its form is sent, or its link asks first and is
+    /// confirmed. Returns the page that follows.
     pub(crate) async fn press(&self, path: &str, button: &str) -> Answer {
         let page = self.get(path).await.is(200);
         let form = if page.body.contains(&format!(">{button}</a>")) {

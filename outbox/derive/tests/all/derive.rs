@@ -1,4 +1,4 @@
-//! What a derived event says of itself: its types on the wire, and its key.
+//! Properties of a derived event: its types on the wire, and its key.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! What the derive says of every mistake, word for word: the messages are part of the product.
+//! Compile errors of the derive for every mistake, word for word: they are part of the product.
 //!
 //! Exact on the compiler that the project is built with. Only `not_a_key.rs` shows the compiler's
 //! own words; the others are ours alone. After a change on purpose, write them anew with

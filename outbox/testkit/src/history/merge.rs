@@ -257,8 +257,8 @@ impl<'h> Check<'h> {
         self.lost(consumer, seen);
     }
 
-    /// Reports what was not delivered to a consumer, and should have been. `seen`: the last delivery
-    /// of each message.
+    /// Reports what was not delivered to a consumer, and should have been. `seen`: the last
+    /// delivery of each message.
     fn lost(&mut self, consumer: &Consumer, seen: Vec<Option<Moment>>) {
         let keys = self.keys;
         let is_for = |known: &Known| {

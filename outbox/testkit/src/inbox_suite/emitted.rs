@@ -28,7 +28,8 @@ pub async fn what_a_handler_emits_is_committed_with_its_effect_or_not_at_all<H: 
                 }
                 let key = message.order_key().as_str().to_owned();
                 let published = Message::new("stock", "stock.reserved")?.with_key(&key)?;
-                // The same id in every attempt, so that the test sees messages of more than one attempt.
+                // The same id in every attempt, so that the test sees messages of more than one
+                // attempt.
                 context.publish_message(published.with_id(message.id))?;
                 let fails = key.ends_with("/bad") && context.attempt() == 1;
                 effects.write(context.tx(), Effect { key, message: message.id }).await?;

@@ -27,8 +27,8 @@ pub async fn a_repeat_is_known_after_the_store_was_cleaned_up<H: InboxHarness>(h
     }
 }
 
-/// Ids of a consumer that is gone are kept up to the store's maximum age, and no longer than until the
-/// next maintenance after it.
+/// Ids of a consumer that is gone are kept up to the store's maximum age, and no longer than until
+/// the next maintenance after it.
 pub async fn ids_are_forgotten_when_their_time_is_over<H: InboxHarness>(harness: &H) {
     let Some(max_age) = harness.handled_ids_max_age() else {
         return not_applicable::<H>("nobody can wait until ids are forgotten here");
@@ -49,8 +49,8 @@ pub async fn ids_are_forgotten_when_their_time_is_over<H: InboxHarness>(harness:
     assert!(!known().await, "its time is over");
 }
 
-/// A consumer that was made to forget a key handles its messages once more when they come again: all
-/// of them, in their order, and no other key's. After that they are repeats again.
+/// A consumer that was made to forget a key handles its messages once more when they come again:
+/// all of them, in their order, and no other key's. After that they are repeats again.
 pub async fn what_is_forgotten_is_handled_once_more<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let (wrong, right) = (world.send("wrong", 4), world.send("right", 2));

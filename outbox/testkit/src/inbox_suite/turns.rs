@@ -1,5 +1,5 @@
-//! Turns: who waits for a transaction, because there are as many as there may be, is nobody's
-//! failure and makes an inbox forget nothing.
+//! Turns: waiting for a transaction, because all are in use, is no failure of a message and makes
+//! an inbox forget nothing.
 
 use std::time::Duration;
 

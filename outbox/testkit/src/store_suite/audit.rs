@@ -264,8 +264,8 @@ pub async fn recorded_operations_are_filtered_and_paged<H: StoreHarness>(harness
     assert_eq!(names(all.with_before(third)).await, ["purge", "hold"]);
 }
 
-/// Any text makes an actor, and comes back as it was taken: too long, to be read from the right, with
-/// quotes, or with what a terminal obeys.
+/// Any text makes an actor, and comes back as it was taken: too long, to be read from the right,
+/// with quotes, or with what a terminal obeys.
 pub async fn any_text_names_an_actor<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let route = outbox_contract::Route::default();

@@ -317,7 +317,7 @@ pub async fn a_version_does_not_come_back<H: StoreHarness>(harness: &H) {
     assert_ne!(first, second, "a late step of the first life would be taken for one of the second");
 }
 
-/// Whether each of these waits, as a transaction finds that begins now.
+/// Returns true for each message that waits, as seen by a transaction that begins now.
 async fn fenced<S: Transactional>(store: &S, route: &Route, stored: &[Arc<Stored>]) -> Vec<bool> {
     let mut tx = store.begin().await.expect("a transaction begins");
     let asked: Vec<&Stored> = stored.iter().map(|stored| &**stored).collect();
@@ -372,7 +372,8 @@ pub async fn what_is_handled_behind_a_fence_is_not_finished_by_others<H: StoreHa
             let relay = Arc::clone(&relay);
             tokio::spawn(async move { relay.store.transition(&[bury]).await.map(|answers| answers[0]) })
         };
-        // A store that does not wait has done it by then. One that is slow has more time, and shows nothing.
+        // A store that does not wait has done it by then. One that is slow has more time, and shows
+        // nothing.
         tokio::time::sleep(SHORT).await;
         let is_buried = burying.is_finished();
         let committed = store.commit(tx).await;

@@ -64,7 +64,8 @@ pub async fn ids_outlive_the_absence_of_their_consumer<H: StoreHarness>(harness:
     assert!(is_handled(&*store, &away, &before).await, "its consumer was away");
     assert!(!is_handled(&*store, &busy, &meanwhile).await, "its consumer was there for a month");
 
-    // Back, and the broker repeats what it had: the first new message must not be the end of the ids.
+    // Back, and the broker repeats what it had: the first new message must not be the end of the
+    // ids.
     handle(&*store, &away, &message("orders", "new")).await;
     maintain(&*store).await;
     assert_eq!(deduplicate(&*store, &away, &[&before]).await, [Dedup::Duplicate], "it has just come back");
@@ -74,8 +75,8 @@ pub async fn ids_outlive_the_absence_of_their_consumer<H: StoreHarness>(harness:
     assert!(!is_handled(&*store, &away, &before).await, "back for longer than the retention");
 }
 
-/// A consumer that is gone does not keep its ids forever: they have a maximum age. Stores under test
-/// set it to 90 days.
+/// A consumer that is gone does not keep its ids forever: they have a maximum age. Stores under
+/// test set it to 90 days.
 pub async fn ids_have_a_maximum_age<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let (gone, last) = (consumer("gone"), message("orders", "a"));
@@ -88,8 +89,8 @@ pub async fn ids_have_a_maximum_age<H: StoreHarness>(harness: &H) {
     assert!(!is_handled(&*store, &gone, &last).await);
 }
 
-/// A forgotten message is new to its consumer once more, and then a duplicate again. Everything that
-/// was not selected stays handled: other topics, keys, times and consumers.
+/// A forgotten message is new to its consumer once more, and then a duplicate again. Everything
+/// that was not selected stays handled: other topics, keys, times and consumers.
 pub async fn a_forgotten_message_is_new_once_more<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let (inventory, invoices) = (consumer("inventory"), consumer("invoices"));
@@ -128,8 +129,8 @@ pub async fn a_forgotten_message_is_new_once_more<H: StoreHarness>(harness: &H) 
     assert!(first.detail.contains("inventory"), "{}", first.detail);
 }
 
-/// A filter's instants are those of the handling, by the database's clock: from `since` on, and before
-/// `before`.
+/// A filter's instants are those of the handling, by the database's clock: from `since` on, and
+/// before `before`.
 pub async fn messages_are_forgotten_by_the_time_of_their_handling<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let (inventory, all) = (consumer("inventory"), messages("orders", "a", 3));
@@ -152,8 +153,8 @@ pub async fn messages_are_forgotten_by_the_time_of_their_handling<H: StoreHarnes
     assert_eq!(count(&*store, &filter.with_since(between[2])).await, 2);
 }
 
-/// A forgotten message takes its turn like any other of its key: at once where none waits, whichever
-/// later ones were handled before; else behind those that wait for the consumer.
+/// A forgotten message takes its turn like any other of its key: at once where none waits,
+/// whichever later ones were handled before; else behind those that wait for the consumer.
 pub async fn a_forgotten_message_takes_its_turn<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let inventory = consumer("inventory");

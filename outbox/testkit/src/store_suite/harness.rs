@@ -49,8 +49,8 @@ pub trait StoreHarness: Send + Sync + Sized + 'static {
         async { false }
     }
 
-    /// Makes the audit refuse every entry from now on, as a full disk or a missing right does. Returns
-    /// true if it was done; by default it can't be.
+    /// Makes the audit refuse every entry from now on, as a full disk or a missing right does.
+    /// Returns true if it was done; by default it can't be.
     fn refuse_audit(&self) -> impl Future<Output = bool> + Send {
         async { false }
     }

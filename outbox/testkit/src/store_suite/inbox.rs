@@ -42,7 +42,8 @@ async fn try_deduplicate<S: Transactional>(
     match store.deduplicate(&mut tx, consumer, messages).await {
         Ok(handled_ids) => store.commit(tx).await.into_result().map(|()| handled_ids),
         Err(error) => {
-            // The result of the rollback does not matter: the error of the deduplication is the cause.
+            // The result of the rollback does not matter: the error of the deduplication is the
+            // cause.
             let _ = store.rollback(tx).await;
             Err(error)
         }

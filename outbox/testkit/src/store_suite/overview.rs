@@ -1,4 +1,4 @@
-//! What operators see of an outbox at work: what waits, relays and buckets, routes, topics.
+//! Overview for operators: waiting messages, relays and buckets, routes, topics.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ async fn waiting<S: Store>(store: &S, filter: &Filter) -> Vec<MessageId> {
     waiting.into_iter().map(|listed| listed.stored.message.id).collect()
 }
 
-/// What waits is listed in its order or backwards, page by page, and filtered by every field.
+/// Waiting messages are listed in their order or backwards, page by page, and filtered by every
+/// field.
 pub async fn waiting_messages_are_filtered_and_paged<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut written = Vec::new();

@@ -420,7 +420,7 @@ impl<'s, S: Store> ModelRoute<'s, S> {
         self.buckets.extend(beat.changed.iter().map(|row| (row.bucket, *row)));
         let (mut seen, mut expected) = (answer.leases.clone(), beat.leased.leases);
         if self.store.frontier().ordering() == Ordering::Stripes {
-            // What is taken over is read from the start.
+            // A bucket that is taken over is read from the start.
             seen.iter_mut().chain(&mut expected).for_each(|lease| lease.low_water = Position::START);
         }
         let differs = seen.iter().zip(&expected).find(|(seen, expected)| seen != expected);

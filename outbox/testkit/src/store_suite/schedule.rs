@@ -60,8 +60,8 @@ pub async fn nothing_joins_before_its_time<H: StoreHarness>(harness: &H) {
     assert_eq!(stored_ids(&relay.read().await), [soon.id]);
 }
 
-/// A delay is counted from the append by the database's clock: no other clock decides when the message
-/// is due. A delay beyond all time is never over.
+/// A delay is counted from the append by the database's clock: no other clock decides when the
+/// message is due. A delay beyond all time is never over.
 pub async fn a_delay_is_counted_by_the_databases_clock<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let (at_once, later, never) = (message("orders", "a"), message("orders", "b"), message("orders", "c"));

@@ -211,7 +211,7 @@ pub async fn nothing_is_said_behind_the_end<H: TransportHarness>(harness: &H) {
     first.drain().await;
     assert!(matches!(first.next().await, Received::Ended), "a drained subscription has ended");
 
-    // Whether units move before the first one leaves is the broker's affair.
+    // The broker decides whether units move before the first one leaves.
     let other = harness.as_another_process().await;
     let second = Receiver::join(&*other, subscription("reader", &topic), &log).await;
     first.acknowledge(&in_hand).await;

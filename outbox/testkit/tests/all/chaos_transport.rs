@@ -1,4 +1,4 @@
-//! What the transport that goes wrong on purpose does, and what it never does.
+//! Faults that the chaos transport injects, and those that it never injects.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -62,7 +62,7 @@ impl Setup {
         letters + end
     }
 
-    /// What went out so far, as places in these messages.
+    /// Returns the messages sent so far, as indices of these.
     fn sent(&self, of: &[Arc<Stored>]) -> Vec<usize> {
         let place = |id: MessageId| of.iter().position(|stored| stored.message.id == id);
         self.recording.published().iter().filter_map(|published| place(published.id)).collect()
@@ -173,8 +173,8 @@ async fn storm(seed: u64) -> (Setup, Vec<String>) {
     (setup, came)
 }
 
-/// What was sent of each key is a prefix of it, and so is what was reported delivered, which was
-/// all sent.
+/// Asserts that the sent messages of each key are a prefix of it, and those reported delivered too,
+/// all of which were sent.
 fn assert_prefixes(messages: &[Arc<Stored>], sent: &[usize], outcomes: &str) {
     let mut by_key: BTreeMap<KeyId, Vec<usize>> = BTreeMap::new();
     for (index, stored) in messages.iter().enumerate() {

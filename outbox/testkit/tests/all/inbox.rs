@@ -36,8 +36,8 @@ impl InboxHarness for Broken {
     }
 }
 
-/// Whether a test of the suite fails on the store with this bug. It must pass on the same store
-/// without one, so that it fails for the bug and for nothing else.
+/// Asserts that a test of the suite fails on the store with this bug. It must pass on the same
+/// store without one, so that it fails for the bug and for nothing else.
 macro_rules! catches {
     ($($name:ident: $bug:ident, $module:ident::$property:ident;)*) => {$(
         #[tokio::test(start_paused = true)]

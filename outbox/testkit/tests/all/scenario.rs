@@ -58,7 +58,7 @@ impl Service {
     }
 }
 
-/// What a failed expectation says.
+/// Returns the message of a failed expectation.
 async fn words(expectation: impl Future<Output = ()>) -> String {
     let panic = AssertUnwindSafe(expectation).catch_unwind().await.unwrap_err();
     *panic.downcast::<String>().unwrap()

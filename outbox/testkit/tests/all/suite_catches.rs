@@ -11,8 +11,8 @@ use outbox_testkit::store_suite::{
     schedule, settle, stripes, upkeep,
 };
 
-/// Whether a test of the suite fails on the store with this bug. It must pass on the same store
-/// without one, so that it fails for the bug and for nothing else.
+/// Asserts that a test of the suite fails on the store with this bug. It must pass on the same
+/// store without one, so that it fails for the bug and for nothing else.
 macro_rules! catches {
     ($store:ident: $($name:ident: $bug:ident, $module:ident::$property:ident;)*) => {$(
         #[tokio::test(start_paused = true)]

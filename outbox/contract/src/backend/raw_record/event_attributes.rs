@@ -7,7 +7,8 @@ use crate::backend::Undecodable;
 use crate::backend::cloudevents::{Binding, attribute_of};
 use crate::name;
 
-/// The attributes of one event, each once. Names are in lower case, values are whatever bytes they are.
+/// The attributes of one event, each once. Names are in lower case, values are whatever bytes they
+/// are.
 pub(super) struct Attributes<'r> {
     /// Beginning of their names in errors and notes.
     prefix: &'static str,

@@ -3,9 +3,9 @@
 //! A lease expires with its relay: the relay's row has the end of its life. Only a bucket that is
 //! being given up has an end of its own, so that later heartbeats do not extend it.
 //!
-//! A store does a heartbeat in one transaction that no other heartbeat, release or key transition of
-//! the route can interleave with: it reads the database's clock and the rows, asks [`heartbeat`], and
-//! writes the relay and the changed buckets.
+//! A store does a heartbeat in one transaction that no other heartbeat, release or key transition
+//! of the route can interleave with: it reads the database's clock and the rows, asks
+//! [`heartbeat`], and writes the relay and the changed buckets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,8 +31,8 @@ pub struct RelayRow {
 }
 
 impl RelayRow {
-    /// Returns true if the relay is alive. A life that ends later than twice its length from now was
-    /// given by another clock, before a failover to a slower one, and is over.
+    /// Returns true if the relay is alive. A life that ends later than twice its length from now
+    /// was given by another clock, before a failover to a slower one, and is over.
     #[must_use]
     pub fn is_live(&self, now: Timestamp) -> bool {
         self.expires_at > now && self.expires_at.since(now) <= self.lasts.saturating_mul(2)
@@ -63,7 +63,7 @@ pub struct BucketRow {
 }
 
 impl BucketRow {
-    /// Returns a bucket that nobody has owned yet.
+    /// Returns a bucket without an owner so far.
     #[must_use]
     pub const fn new(bucket: Bucket) -> Self {
         Self {
@@ -98,8 +98,8 @@ impl BucketRow {
 pub struct Heartbeat {
     /// The relay's row, to be written.
     pub relay: RelayRow,
-    /// The buckets to be written: those that changed, and those that had no row yet. Each is owned by
-    /// this relay or by nobody.
+    /// The buckets to be written: those that changed, and those that had no row yet. Each is owned
+    /// by this relay or has no owner.
     pub changed: Vec<BucketRow>,
     /// The answer, without [`paused`](Leased::paused) and [`life`](Leased::life).
     pub leased: Leased,
@@ -176,8 +176,8 @@ fn renewed(before: Option<&RelayRow>, request: &LeaseRequest, now: Timestamp) ->
 }
 
 /// Returns the number of buckets that are a relay's share: all of them divided by the relays that
-/// count, rounded up; 0 if it does not count itself. A relay that has been without its transport for
-/// longer than a lease does not count while another has one.
+/// count, rounded up; 0 if it does not count itself. A relay that has been without its transport
+/// for longer than a lease does not count while another has one.
 fn fair_share<'r>(relays: impl Iterator<Item = &'r RelayRow>, relay: RelayId, now: Timestamp) -> usize {
     let live: Vec<&RelayRow> = relays.filter(|row| row.is_live(now)).collect();
     let another_has = live.iter().any(|row| row.unavailable_since.is_none());

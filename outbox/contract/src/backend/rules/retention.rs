@@ -2,11 +2,11 @@
 //! messages.
 //!
 //! A consumer that was away may get everything again that its broker still has. So its absence must
-//! not use up the retention. A store records no more than when each message was handled, and that is
-//! enough: the rule walks back from the latest id, in parts of an eighth of the retention. Each part
-//! begins at the latest id that the part before does not cover. A busy consumer has one in every
-//! part, so the walk ends after the whole retention. An absence lies between two parts, and adds
-//! nothing. A consumer that handles a message now and then keeps its few ids for longer.
+//! not use up the retention. A store records no more than when each message was handled, and that
+//! is enough: the rule walks back from the latest id, in parts of an eighth of the retention. Each
+//! part begins at the latest id that the part before does not cover. A busy consumer has one in
+//! every part, so the walk ends after the whole retention. An absence lies between two parts, and
+//! adds nothing. A consumer that handles a message now and then keeps its few ids for longer.
 
 use std::time::Duration;
 
@@ -66,8 +66,8 @@ impl HandledIdsCut {
         oldest <= self.kept_since.max(self.floor)
     }
 
-    /// Returns an instant; the store looks for the consumer's latest id that was handled at or before
-    /// it. `None`: the search is over.
+    /// Returns an instant; the store looks for the consumer's latest id that was handled at or
+    /// before it. `None`: the search is over.
     #[must_use]
     pub fn look(&self) -> Option<Timestamp> {
         (self.left > 0).then_some(self.at)
@@ -96,8 +96,8 @@ mod tests {
     const HOUR: i64 = 3_600_000_000;
     const NOW: i64 = 500_000 * HOUR;
 
-    /// The age of the cut in hours, of a consumer that handled a message at each of these ages, for a
-    /// retention of 8 days and a maximum age of 90.
+    /// The age of the cut in hours, of a consumer that handled a message at each of these ages, for
+    /// a retention of 8 days and a maximum age of 90.
     fn cut(ages: impl IntoIterator<Item = i64>) -> i64 {
         let handled: Vec<_> = ages.into_iter().map(|age| Timestamp::from_micros(NOW - age * HOUR)).collect();
         let day = Duration::from_secs(86_400);

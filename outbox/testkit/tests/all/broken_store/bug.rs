@@ -1,6 +1,6 @@
 //! The bugs that a store can have.
 
-/// What is wrong with the store.
+/// Bug of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
     SwapsAppended,

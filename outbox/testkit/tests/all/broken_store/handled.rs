@@ -1,4 +1,4 @@
-//! What the broken store does wrong with the ids of handled messages.
+//! Bugs of the broken store with the ids of handled messages.
 
 use outbox_contract::admin::HandledFilter;
 use outbox_contract::backend::{Clock, Dedup};
@@ -40,7 +40,8 @@ impl BrokenStore {
         self.inner.forget(&filter).await
     }
 
-    /// Remembers the last message of each key, and takes an earlier one for one out of turn if that is the bug.
+    /// Remembers the last message of each key, and takes an earlier one for one out of turn if that
+    /// is the bug.
     pub(super) fn see_handled(&self, consumer: &Consumer, messages: &[&Message], answers: &mut [Dedup]) {
         let mut seen = self.seen.lock().unwrap();
         let of = seen.handled.entry(consumer.clone()).or_default();

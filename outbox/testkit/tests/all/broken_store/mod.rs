@@ -80,7 +80,7 @@ pub(crate) struct BrokenStore {
     seen: Mutex<Seen>,
 }
 
-/// What the bugs need to know of earlier calls.
+/// State of earlier calls that the bugs need.
 #[derive(Default)]
 struct Seen {
     ids: HashMap<Position, MessageId>,

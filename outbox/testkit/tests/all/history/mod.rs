@@ -42,7 +42,7 @@ fn counts(report: &Report) -> [u64; 5] {
     ]
 }
 
-/// What is found when these messages of one key are committed in order and delivered by these
+/// Returns the history of messages of one key that are committed in order and delivered by these
 /// indices.
 fn delivered_as<const N: usize>(order: &[usize]) -> (History, [Message; N]) {
     let history = History::new();
@@ -125,7 +125,8 @@ fn a_first_delivery_behind_a_newer_message_is_out_of_order() {
 
 #[test]
 fn only_first_deliveries_are_out_of_order() {
-    // The merge of two relays' streams: 0 1 | 0 1 2. Repeats behind newer ones are stale, and nothing is out of order.
+    // The merge of two relays' streams: 0 1 | 0 1 2. Repeats behind newer ones are stale, and
+    // nothing is out of order.
     let (history, _) = delivered_as::<3>(&[0, 1, 0, 1, 2, 2]);
     let report = history.check();
     assert_eq!(counts(&report), [0, 0, 0, 1, 2]);

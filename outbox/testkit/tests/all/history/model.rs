@@ -19,9 +19,9 @@ struct MadeHistory {
     /// Of each transaction: when it began to append (each message one moment later), how long after
     /// that it was committing and then ended, and its fate.
     transactions: Vec<(u64, u64, u8)>,
-    /// What died, and when.
+    /// Dead letters, each with its time.
     dead: Vec<(usize, u64)>,
-    /// What was requeued, and when.
+    /// Requeued messages, each with its time.
     requeued: Vec<(usize, u64)>,
     deliveries: Vec<usize>,
 }
@@ -73,7 +73,7 @@ fn oracle(made: &MadeHistory, began: &[u64]) -> [u64; 5] {
         let together = of(a).transaction == of(b).transaction && a < b;
         of(a).key == of(b).key && (apart || together)
     };
-    // What really came, and when: the rest is made up.
+    // The real deliveries, with their times: the others are phantoms.
     let real = |turn: usize| {
         let at = made.deliveries[turn];
         fate(at) != Fate::RolledBack && committing(at) < came_at(turn)

@@ -8,7 +8,7 @@ use crate::backend::{Bucket, RowId};
 use crate::id::{Epoch, Position, RelayId};
 use crate::name::{KeyId, Route};
 
-/// What happens to a key.
+/// An event of a key.
 #[derive(Clone, Debug)]
 enum Event {
     Append,

@@ -279,7 +279,7 @@ fn only_the_owner_gives_back_under_its_own_epoch() {
     assert_eq!(world.given_back(0, &leases[..2], &mark(&leases, 50)).len(), 2);
 }
 
-/// What a relay believes behind the end of its lease was read by nobody who had to be shown it.
+/// A mark that a relay reports after the end of its lease is ignored.
 #[test]
 fn an_expired_lease_keeps_its_mark() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! What operators do and see.
+//! Admin operations and views.
 
 use super::route::first;
 use super::*;
@@ -277,8 +277,8 @@ impl Tables {
         tally.finish()
     }
 
-    /// Does what an operator asks, and returns the ids of the messages that this buried; `None` if the
-    /// key is neither failing nor held.
+    /// Does what an operator asks, and returns the ids of the messages that this buried; `None` if
+    /// the key is neither failing nor held.
     pub(super) fn steer(
         &mut self,
         route: &Route,
