@@ -57,7 +57,7 @@ impl Transactional for MemoryStore {
         Ok(())
     }
 
-    /// Nobody waits for this transaction: it looks again when it commits.
+    /// This transaction blocks no other: it looks again when it commits.
     async fn fence(
         &self,
         tx: &mut Self::Tx<'_>,
@@ -108,7 +108,8 @@ impl Transactional for MemoryStore {
 }
 
 impl MemoryStore {
-    /// The locks under which these messages are appended. Scheduled ones join their keys later, and those without a key have no order.
+    /// The locks under which these messages are appended. Scheduled ones join their keys later, and
+    /// those without a key have no order.
     fn locks_to_append(&self, messages: &[Outgoing]) -> BTreeSet<LockName> {
         let ordering = self.shared.ordering;
         if ordering == Ordering::Single {

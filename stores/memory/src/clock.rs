@@ -1,7 +1,7 @@
 //! The clock of the database: the wall clock at its start, carried on by tokio's time.
 //!
-//! Leases and retries live on it. Under paused time it stands still with the rest of the program and jumps with it, so that a
-//! simulation sees a lease run out after exactly as long as it lasts.
+//! Leases and retries live on it. Under paused time it stands still with the rest of the program
+//! and jumps with it, so that a simulation sees a lease run out after exactly as long as it lasts.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -14,8 +14,9 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct RuntimeClock {
     start: Timestamp,
-    /// The last reading. Time is summed up from reading to reading, not counted from the first one: a store may outlive its runtime
-    /// (a crash in a simulation), and the next runtime's paused time begins before the instants of the last one.
+    /// The last reading. Time is summed up from reading to reading, not counted from the first one:
+    /// a store may outlive its runtime (a crash in a simulation), and the next runtime's paused
+    /// time begins before the instants of the last one.
     reading: Mutex<Reading>,
 }
 

@@ -38,16 +38,17 @@ impl MemoryStoreBuilder {
     /// Retention of the audit by default: 90 days, as in every store.
     pub const AUDIT_KEPT: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 
-    /// Lets several transactions write at once, as PostgreSQL does: they wait for one another only where they write the same key.
-    /// Default: one writing transaction at a time, as SQLite does.
+    /// Lets several transactions write at once, as PostgreSQL does: they wait for one another only
+    /// where they write the same key. Default: one writing transaction at a time, as SQLite does.
     pub fn concurrent_writers(mut self) -> Self {
         self.ordering = Ordering::Writers;
         self
     }
 
-    /// Lets several transactions write at once, as MySQL and MongoDB do: they wait for one another where they write the same
-    /// [stripe](outbox_contract::backend::StripeId) of a route. Positions are in order within a stripe only; some stripes run ahead of others, as
-    /// clocks do. Default: one writing transaction at a time, as SQLite does.
+    /// Lets several transactions write at once, as MySQL and MongoDB do: they wait for one another
+    /// where they write the same [stripe](outbox_contract::backend::StripeId) of a route. Positions
+    /// are in order within a stripe only; some stripes run ahead of others, as clocks do. Default:
+    /// one writing transaction at a time, as SQLite does.
     pub fn stripes(mut self) -> Self {
         self.ordering = Ordering::Stripes;
         self
@@ -62,8 +63,8 @@ impl MemoryStoreBuilder {
     /// Maximum age of the ids of handled messages by default: 90 days, as in every store.
     pub const HANDLED_IDS_MAX_AGE: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 
-    /// Keeps ids of handled messages for this long, not counting the time in which their consumer handles nothing. Default:
-    /// [7 days](Self::HANDLED_IDS_KEPT).
+    /// Keeps ids of handled messages for this long, not counting the time in which their consumer
+    /// handles nothing. Default: [7 days](Self::HANDLED_IDS_KEPT).
     pub fn handled_ids_kept(mut self, kept: Duration) -> Self {
         self.handled_ids_kept = kept;
         self
@@ -75,15 +76,15 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// Removes ids of handled messages at this age, also of a consumer that handles nothing any more. Default:
-    /// [90 days](Self::HANDLED_IDS_MAX_AGE).
+    /// Removes ids of handled messages at this age, also of a consumer that handles nothing any
+    /// more. Default: [90 days](Self::HANDLED_IDS_MAX_AGE).
     pub fn handled_ids_max_age(mut self, max_age: Duration) -> Self {
         self.handled_ids_max_age = max_age;
         self
     }
 
-    /// Reads the time of the database from this clock ([`Clock::now`]). Default: the wall clock when the store was made, carried on by
-    /// tokio's time, so that paused time pauses leases too.
+    /// Reads the time of the database from this clock ([`Clock::now`]). Default: the wall clock
+    /// when the store was made, carried on by tokio's time, so that paused time pauses leases too.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
         self
@@ -95,7 +96,8 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// Starts the default clock at a given instant, so that two runs under paused time see the same instants.
+    /// Starts the default clock at a given instant, so that two runs under paused time see the same
+    /// instants.
     pub fn starting_at(self, start: Timestamp) -> Self {
         self.clock(Arc::new(RuntimeClock::starting_at(start)))
     }

@@ -1,8 +1,10 @@
-//! The locks that transactions hold until they end: who holds which, who waits, and who would wait for ever.
+//! The locks that transactions hold until they end: who holds which, who waits, and who would wait
+//! for ever.
 //!
-//! First come, first served; a lock goes from its holder straight to whoever waited longest. A transaction waits for one lock at a time,
-//! so a deadlock is a circle of waiting transactions, and it is found by walking from the lock to its holder to the lock that *that* one
-//! waits for. Found when the circle would close, it costs no timer and is the same in every replay.
+//! First come, first served; a lock goes from its holder straight to whoever waited longest. A
+//! transaction waits for one lock at a time, so a deadlock is a circle of waiting transactions, and
+//! it is found by walking from the lock to its holder to the lock that *that* one waits for. Found
+//! when the circle would close, it costs no timer and is the same in every replay.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -100,7 +102,8 @@ impl Locks {
         }
     }
 
-    /// Takes a request back. If it was granted meanwhile the transaction holds the lock, and lets go of it at its end.
+    /// Takes a request back. If it was granted meanwhile the transaction holds the lock, and lets
+    /// go of it at its end.
     pub(crate) fn cancel(&mut self, tx: TxId) {
         if let Some(name) = self.waits.remove(&tx)
             && let Some(lock) = self.locks.get_mut(&name)

@@ -61,14 +61,16 @@ impl MemoryStore {
         self.shared.state().tables.snapshot()
     }
 
-    /// Puts rows of a [snapshot](Self::snapshot) into the hot table where they stood, and changes nothing else, as a restore or an import of that table alone
-    /// does. A position at which a row stands keeps that row. For tests of what reads below its own marks.
+    /// Puts rows of a [snapshot](Self::snapshot) into the hot table where they stood, and changes
+    /// nothing else, as a restore or an import of that table alone does. A position at which a row
+    /// stands keeps that row. For tests of what reads below its own marks.
     pub fn put_back(&self, hot: impl IntoIterator<Item = (Route, Arc<Stored>)>) {
         self.shared.state().tables.put_back(hot);
     }
 
-    /// Sets the counters of all [stripes](MemoryStoreBuilder::stripes) of a route to nothing, as a restore of that table alone does: the next message of each has
-    /// number 1 again. For tests, as [`put_back`](Self::put_back).
+    /// Sets the counters of all [stripes](MemoryStoreBuilder::stripes) of a route to nothing, as a
+    /// restore of that table alone does: the next message of each has number 1 again. For tests, as
+    /// [`put_back`](Self::put_back).
     pub fn forget_stripes(&self, route: &Route) {
         self.shared.state().tables.forget_stripes(route);
     }
@@ -85,7 +87,8 @@ impl MemoryStore {
 
     /// Takes the locks of what a verb appends. They are held until the transaction is dropped.
     ///
-    /// With one writer at a time no lock is needed: rows get their positions when they are committed.
+    /// With one writer at a time no lock is needed: rows get their positions when they are
+    /// committed.
     pub(crate) async fn lock(
         &self,
         names: BTreeSet<LockName>,
@@ -113,7 +116,8 @@ impl std::fmt::Debug for MemoryStore {
 }
 
 impl Shared {
-    /// A panic elsewhere (in an effect of a commit) leaves the tables whole, so a poisoned mutex is used on.
+    /// A panic elsewhere (in an effect of a commit) leaves the tables whole, so a poisoned mutex is
+    /// used on.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

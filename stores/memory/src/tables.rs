@@ -1,7 +1,8 @@
 //! The tables: plain data and plain methods, without locks, time or waiting of their own.
 //!
-//! Every method is one transaction: it is called under the store's mutex, told what time it is, and leaves the tables whole. Whatever
-//! can be seen from outside comes from ordered maps, so that a run can be replayed.
+//! Every method is one transaction: it is called under the store's mutex, told what time it is, and
+//! leaves the tables whole. Whatever can be seen from outside comes from ordered maps, so that a
+//! run can be replayed.
 
 mod archive;
 mod audit;
@@ -48,7 +49,8 @@ pub(crate) struct Tables {
     roles: BTreeMap<String, (RelayId, Timestamp)>,
     /// The last position given out; where there are stripes, how many were. Never goes back.
     position: Position,
-    /// The last version of any key's row. One count for all of them: a row that was removed and opened again never repeats a version.
+    /// The last version of any key's row. One count for all of them: a row that was removed and
+    /// opened again never repeats a version.
     version: i64,
     /// The first position of each transaction that has taken one and is not over.
     writers: BTreeMap<TxId, Position>,
@@ -87,7 +89,8 @@ impl Tables {
         }
     }
 
-    /// Gives positions to rows that are not committed yet: their transaction is a writer from now on.
+    /// Gives positions to rows that are not committed yet: their transaction is a writer from now
+    /// on.
     pub(crate) fn take_positions(&mut self, tx: TxId, rows: &mut [(Route, Stored)]) {
         for (_, row) in rows {
             row.position = self.next_position();
@@ -105,8 +108,9 @@ impl Tables {
         Writers { open: self.writers.keys().map(TxId::to_string).collect(), last: self.position }
     }
 
-    /// Makes everything that a transaction wrote visible at once. Rows without a position get one now: with one writer at a time that is
-    /// the order of commits, whatever else is appended meanwhile.
+    /// Makes everything that a transaction wrote visible at once. Rows without a position get one
+    /// now: with one writer at a time that is the order of commits, whatever else is appended
+    /// meanwhile.
     pub(crate) fn commit(&mut self, tx: TxId, written: Written, now: Timestamp) {
         for (route, mut stored) in written.rows {
             if stored.position == Position::START {
@@ -126,7 +130,8 @@ impl Tables {
         self.forget_writer(tx);
     }
 
-    /// Appends a message, visible at once. The caller holds the lock that it takes, where it takes one.
+    /// Appends a message, visible at once. The caller holds the lock that it takes, where it takes
+    /// one.
     fn append(&mut self, route: &Route, message: Message, now: Timestamp) {
         let mut stored = Stored::new(Position::START, now, message);
         if self.ordering == Ordering::Stripes {
@@ -147,7 +152,7 @@ impl Tables {
         }
     }
 
-    /// Gives a role to a relay if nobody else has it.
+    /// Gives a role to a relay unless another relay has it.
     pub(crate) fn elect(&mut self, role: &str, relay: RelayId, lasts: Duration, now: Timestamp) -> bool {
         let free = self.roles.get(role).is_none_or(|(holder, until)| *holder == relay || *until <= now);
         if free {

@@ -1,4 +1,5 @@
-//! A transaction of the memory store: what it has written and nobody else sees yet, and the locks that it holds.
+//! A transaction of the memory store: its writes, which others do not see before the commit, and
+//! its locks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +26,8 @@ pub struct MemoryTx {
     terminated: bool,
 }
 
-/// The error of a transaction whose session was terminated: see [`MemoryTx::terminate`]. The store blames the environment for it.
+/// The error of a transaction whose session was terminated: see [`MemoryTx::terminate`]. The store
+/// blames the environment for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionTerminated;
@@ -57,25 +59,30 @@ impl MemoryTx {
         Self { shared, id, written: Written::default(), effects: Vec::new(), over: false, terminated: false }
     }
 
-    /// Attaches an effect that happens at the very instant of the commit: nobody sees the one without the other. It takes the place
-    /// of the business write that a real database would have in the same transaction.
+    /// Attaches an effect that happens at the very instant of the commit: both become visible at
+    /// once. It replaces the business write that a real database would have in the same
+    /// transaction.
     ///
-    /// It runs while the tables are locked, so it must not call the store. A rolled back transaction never runs it.
+    /// It runs while the tables are locked, so it must not call the store. A rolled back
+    /// transaction never runs it.
     pub fn on_commit(&mut self, effect: impl FnOnce() + Send + 'static) {
         self.effects.push(Box::new(effect));
     }
 
-    /// Ends the transaction as a database server ends a session: at its shutdown, by an administrator, or at a limit such as PostgreSQL's
-    /// `transaction_timeout`. It is rolled back, and whatever is done with it from here on fails.
+    /// Ends the transaction as a database server ends a session: at its shutdown, by an
+    /// administrator, or at a limit such as PostgreSQL's `transaction_timeout`. It is rolled back,
+    /// and whatever is done with it from here on fails.
     ///
-    /// Returns the error that a driver would report. For tests of handlers and of what an inbox does with their errors.
+    /// Returns the error that a driver would report. For tests of handlers and of what an inbox
+    /// does with their errors.
     pub fn terminate(&mut self) -> SessionTerminated {
         self.end();
         self.terminated = true;
         SessionTerminated
     }
 
-    /// Takes locks and keeps them until the end. Waits for other transactions; a deadlock ends this one.
+    /// Takes locks and keeps them until the end. Waits for other transactions; a deadlock ends this
+    /// one.
     pub(crate) async fn lock(
         &mut self,
         names: BTreeSet<LockName>,

@@ -1,6 +1,7 @@
 //! The verbs of operators.
 //!
-//! Each that changes something of a key is one transaction behind a [`Fence`], and makes the key's next version.
+//! Each that changes something of a key is one transaction behind a [`Fence`], and makes the key's
+//! next version.
 
 use std::sync::Arc;
 
@@ -27,14 +28,14 @@ use crate::store::MongoDbStore;
 use crate::transaction::{Work, transact};
 use crate::{figures, identity};
 
-/// The most messages that are discarded in one transaction: what it writes is kept in memory by the server until it commits, and one that takes
-/// a minute is aborted.
+/// The most messages that are discarded in one transaction: what it writes is kept in memory by the
+/// server until it commits, and one that takes a minute is aborted.
 const MAX_DISCARDED: i64 = 500;
 
 struct OnKey<'a> {
     actor: &'a Actor,
     operation: KeyOperation,
-    /// Whether earlier transactions of this discard are committed.
+    /// True if earlier transactions of this discard are committed.
     began: bool,
     route: &'a Route,
     key: &'a KeyId,
@@ -145,7 +146,7 @@ impl MongoDbStore {
         };
         let mut session = database.session().await.map_err(failed)?;
         let wanted = matching(filter, "order_key", at);
-        // What was dead is taken away: the next call begins with what is left.
+        // Dead letters are removed, so the next call begins with what is left.
         let offset = if were_dead { 0 } else { filter.offset };
         let mut rows = browse::page(&mut session, collection, wanted, sort, filter, offset, doc! {})
             .await
@@ -215,7 +216,8 @@ impl Admin for MongoDbStore {
         browse::listed(self.database(), view, filter).await.map_err(|failed| failed.in_step(view.name()))
     }
 
-    /// Discards in several transactions where much is parked; the key is held between them, and stays so if this does not come to its end.
+    /// Discards in several transactions where much is parked; the key is held between them, and
+    /// stays so if this does not come to its end.
     async fn steer(
         &self,
         route: &Route,

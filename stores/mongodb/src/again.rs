@@ -1,7 +1,9 @@
-//! Documents of a side collection that are appended: dead letters and history again, scheduled messages when they are due.
+//! Documents of a side collection that are appended: dead letters and history again, scheduled
+//! messages when they are due.
 //!
-//! Each takes a stripe, and whoever appends to one of these conflicts until the transaction is over. So few are appended in one, and the stripes
-//! are taken when nothing is left to do but writing.
+//! Each takes a stripe, and whoever appends to one of these conflicts until the transaction is
+//! over. So few are appended in one, and the stripes are taken when nothing is left to do but
+//! writing.
 
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::{ClientSession, Collection};
@@ -18,8 +20,8 @@ use crate::transaction::Work;
 /// The most messages that are appended in one transaction.
 pub(crate) const MAX_AT_ONCE: usize = 50;
 
-/// The most bytes of payload and headers that are moved in one transaction, whatever the first message has: what it writes is kept in memory by
-/// the server until it commits.
+/// The most bytes of payload and headers that are moved in one transaction, whatever the first
+/// message has: what it writes is kept in memory by the server until it commits.
 pub(crate) const MAX_BYTES_AT_ONCE: usize = 16 * 1024 * 1024;
 
 /// Returns the number of these documents that are appended in one transaction: the first so many.
@@ -69,8 +71,8 @@ impl Work for Again<'_> {
     }
 }
 
-/// A document of a side collection as it joins its key. Its place is computed anew: a wrong bucket is one of the things that a message can have
-/// died of.
+/// A document of a side collection as it joins its key. Its place is computed anew: a wrong bucket
+/// is one of the things that a message can have died of.
 fn again(row: &Document) -> Row {
     const CONTENT: [&str; 8] =
         ["topic", "key", "event_type", "schema_version", "content_type", "headers", "payload", "occurred_at"];

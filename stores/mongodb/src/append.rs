@@ -1,7 +1,8 @@
 //! Appending: documents in the user's transaction.
 //!
-//! First the numbers, then the documents. Two round trips for messages of one stripe, three for messages of many. Whatever goes wrong on the
-//! way ends here: the server has aborted the transaction by then, and only the user can start it again.
+//! First the numbers, then the documents. Two round trips for messages of one stripe, three for
+//! messages of many. Whatever goes wrong on the way ends here: the server has aborted the
+//! transaction by then, and only the user can start it again.
 
 use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
@@ -39,7 +40,8 @@ impl Row {
     }
 }
 
-/// Checks that these can be appended in this session: all of them are messages, and it is in a transaction. Nothing is sent.
+/// Checks that these can be appended in this session: all of them are messages, and it is in a
+/// transaction. Nothing is sent.
 pub(crate) async fn check(session: &mut ClientSession, messages: &[Outgoing]) -> Result<(), AppendError> {
     for outgoing in messages {
         outgoing.message.validate()?;
@@ -64,9 +66,11 @@ pub(crate) fn rows(messages: &[Outgoing]) -> Vec<Row> {
     messages.iter().map(Row::of).collect()
 }
 
-/// Refuses a session that is in no transaction: whatever is written in it is committed at once and alone (promise P1). The driver does not say
-/// whether there is one, but it refuses to begin one in another, without asking the server. It refuses for other reasons too, in errors of the same
-/// kind: in a snapshot, and on a client that asks for no confirmation. So one is asked for that confirms, and only one answer is a yes.
+/// Refuses a session that is in no transaction: whatever is written in it is committed at once and
+/// alone (promise P1). The driver does not say whether there is one, but it refuses to begin one in
+/// another, without asking the server. It refuses for other reasons too, in errors of the same
+/// kind: in a snapshot, and on a client that asks for no confirmation. So one is asked for that
+/// confirms, and only one answer is a yes.
 pub(crate) async fn require_transaction(session: &mut ClientSession) -> Result<(), StoreError> {
     let none = || {
         StoreError::new(

@@ -15,7 +15,8 @@ use crate::keys::number;
 use crate::row::message_id;
 use crate::transaction::Work;
 
-/// Records an operation on so many messages, of which these are known, at this time of the server's clock.
+/// Records an operation on so many messages, of which these are known, at this time of the server's
+/// clock.
 pub(crate) async fn write(
     database: &Database,
     session: &mut ClientSession,

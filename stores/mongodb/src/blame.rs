@@ -1,6 +1,8 @@
-//! Cause of a driver's error in one of the user's own statements: another transaction, the environment, or the statement.
+//! Cause of a driver's error in one of the user's own statements: another transaction, the
+//! environment, or the statement.
 //!
-//! By the driver's labels, its kinds of errors, and the server's codes. What is not certain is the statement's, as is every code that is not named.
+//! By the driver's labels, its kinds of errors, and the server's codes. What is not certain is the
+//! statement's, as is every code that is not named.
 
 use mongodb::error::{Error, ErrorKind, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR};
 use outbox_contract::backend::Blame;
@@ -12,7 +14,7 @@ pub(crate) fn blame(error: &Error) -> Blame {
     if is_conflict(error) {
         return Blame::Conflict;
     }
-    // What a server says that is being left, or that has too much to do.
+    // Labels of a server that shuts down or is overloaded.
     let is_labelled =
         error.contains_label(RETRYABLE_WRITE_ERROR) || error.contains_label(SYSTEM_OVERLOADED_ERROR);
     let is_of_the_way = matches!(

@@ -1,4 +1,5 @@
-//! The database: its collections, with the concerns that the promises need, and sessions that see what this process has written.
+//! The database: its collections, with the concerns that the promises need, and sessions that see
+//! what this process has written.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -14,8 +15,9 @@ use crate::unnamed::Unnamed;
 
 /// The collections of one outbox.
 ///
-/// Everything is read from the primary with read concern *majority*: what is only on one server can still be rolled back, and publishing it
-/// would tell of something that never was. Everything is written with write concern *majority*, but for settlements.
+/// Everything is read from the primary with read concern *majority*: what is only on one server can
+/// still be rolled back, and publishing it would tell of something that never was. Everything is
+/// written with write concern *majority*, but for settlements.
 pub(crate) struct Database {
     pub(crate) client: Client,
     pub(crate) inner: mongodb::Database,
@@ -24,8 +26,9 @@ pub(crate) struct Database {
     seen: Mutex<Seen>,
 }
 
-/// The latest time of the cluster that this process has heard of. A majority read may be behind a write of our own that returned before:
-/// sessions carry this along, so that the server waits until it is not.
+/// The latest time of the cluster that this process has heard of. A majority read may be behind a
+/// write of our own that returned before: sessions carry this along, so that the server waits until
+/// it is not.
 #[derive(Default)]
 struct Seen {
     operation: Option<Timestamp>,
@@ -127,8 +130,9 @@ impl Database {
         self.inner.collection(SCHEMA)
     }
 
-    /// Updates documents of one collection, each in its own way, in one command and in the session's transaction. A key that is there meanwhile
-    /// is a conflict: it was not when it was looked for.
+    /// Updates documents of one collection, each in its own way, in one command and in the
+    /// session's transaction. A key that is there meanwhile is a conflict: it was not when it was
+    /// looked for.
     pub(crate) async fn update_each(
         &self,
         session: &mut ClientSession,

@@ -1,7 +1,8 @@
 //! Dedup: what a consumer has handled, noted in its own transaction.
 //!
-//! Writing an id that is there would end the transaction, and with it all of a batch. So ids are read first, and only those are written that
-//! are not there. Where another transaction writes one at the same time, one of the two conflicts: it never says that a message is a duplicate.
+//! Writing an id that is there would end the transaction, and with it all of a batch. So ids are
+//! read first, and only those are written that are not there. Where another transaction writes one
+//! at the same time, one of the two conflicts: it never says that a message is a duplicate.
 
 use std::collections::HashSet;
 
@@ -46,7 +47,8 @@ pub(crate) async fn deduplicate(
         } else if waits && must_go_behind(database, session, (consumer, &route), message, &noted).await? {
             Dedup::OutOfTurn
         } else {
-            // A message that is recorded as handled makes way for the one behind it. An id that is given twice is new the first time.
+            // A message that is recorded as handled makes way for the one behind it. An id that is
+            // given twice is new the first time.
             noted.insert(message.id);
             new.push(*message);
             Dedup::New
@@ -57,8 +59,9 @@ pub(crate) async fn deduplicate(
     Ok(handled_ids)
 }
 
-/// Returns the messages that wait on a route, each where it was read. Those that wait are changed, so that whoever removes one, or moves it, is in conflict with this
-/// transaction: read alone, they would meet nobody, and all that this transaction reads is of the instant at which it began to.
+/// Returns the messages that wait on a route, each where it was read. This also changes them, so
+/// that a transaction that removes or moves one conflicts with this one. A read alone would
+/// conflict with none, and this transaction reads everything as of its beginning.
 pub(crate) async fn fence(
     database: &Database,
     session: &mut ClientSession,
@@ -175,7 +178,8 @@ async fn anything_waits(
     Ok(hot.is_some())
 }
 
-/// Returns true if others of its key wait for the consumer in front of a message that it has not handled.
+/// Returns true if others of its key wait for the consumer in front of a message that it has not
+/// handled.
 async fn must_go_behind(
     database: &Database,
     session: &mut ClientSession,

@@ -1,7 +1,8 @@
 //! Failing keys that are due, with what is parked behind them.
 //!
-//! Keys first, then what is parked. What changes in between makes another version of the key, or adds to what is parked: a step from the
-//! older version is refused, and a key is closed only where nothing is parked when it is.
+//! Keys first, then what is parked. What changes in between makes another version of the key, or
+//! adds to what is parked: a step from the older version is refused, and a key is closed only where
+//! nothing is parked when it is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,7 +84,8 @@ pub(crate) async fn due(database: &Database, request: &DueRequest) -> Result<Due
     Ok(due)
 }
 
-/// Bytes that may still be read. The first message of the first key is read whatever it has, so that there is always progress.
+/// Bytes that may still be read. The first message of the first key is read whatever it has, so
+/// that there is always progress.
 struct Budget {
     left: usize,
     is_first: bool,
@@ -165,7 +167,8 @@ async fn parked(
         budget.left = budget.left.saturating_sub(size);
         match row.message() {
             Ok(stored) => parked.push(stored),
-            // Only what could be read is parked, so somebody changed it since. Its key waits, and is seen to wait.
+            // Only what could be read is parked, so somebody changed it since. Its key waits, and
+            // is seen to wait.
             Err(not) => {
                 let position = not.waiting.at.position.0;
                 tracing::error!(%key, position, reason = not.reason, "a parked document is malformed; skip it");

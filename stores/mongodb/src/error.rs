@@ -1,7 +1,8 @@
 //! From what MongoDB and its driver say to what a caller can act on.
 //!
-//! MongoDB ends a transaction at the first error in it. An error that says that another transaction was in the way is known by its code as
-//! well as by the driver's label: not every server that speaks the protocol sends the label.
+//! MongoDB ends a transaction at the first error in it. An error that says that another transaction
+//! was in the way is known by its code as well as by the driver's label: not every server that
+//! speaks the protocol sends the label.
 
 use mongodb::error::{
     Error, ErrorKind, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteFailure,
@@ -40,7 +41,8 @@ const NO_CHANGE_STREAM: i32 = 40_573;
 /// No primary, one that steps down, a secondary, a server that stops or recovers.
 const NOT_PRIMARY: [i32; 9] = [91, 189, 10_058, 10_107, 11_600, 11_602, 13_435, 13_436, 133];
 
-/// Errors of a server that is cut off from others, was told by an operator to stop, or is out of time, memory, locks or connections.
+/// Errors of a server that is cut off from others, was told by an operator to stop, or is out of
+/// time, memory, locks or connections.
 const CUT_OFF_OR_EXHAUSTED: [i32; 16] =
     [6, 7, 89, 134, 146, 202, 208, 216, 237, 262, 292, 317, 384, 462, 9_001, 11_601];
 
@@ -124,7 +126,8 @@ pub(crate) fn is_conflict(error: &Error) -> bool {
                 | LOCK_TIMEOUT
         )
     );
-    // The driver puts the label on broken connections too: that is a server that is not to be had, and no conflict.
+    // The driver puts the label on broken connections too: then the server is unreachable, and
+    // there is no conflict.
     by_code || (error.contains_label(TRANSIENT_TRANSACTION_ERROR) && !is_network(error) && !is_away(error))
 }
 
@@ -143,7 +146,8 @@ pub(crate) fn is_away_or_exhausted(code: i32) -> bool {
         )
 }
 
-/// Returns true if the server refuses a document: it is too large, or somebody's validator of the collection says no.
+/// Returns true if the server refuses a document: it is too large, or somebody's validator of the
+/// collection says no.
 pub(crate) fn is_refusal(error: &StoreError) -> bool {
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<Error>());
     cause.is_some_and(|cause| matches!(code(cause), Some(DOCUMENT_INVALID | DOCUMENT_TOO_LARGE)))
@@ -165,8 +169,8 @@ pub(crate) fn is_unknown_commit(error: &Error) -> bool {
     !is_conflict(error) && !matches!(&*error.kind, ErrorKind::Transaction { .. })
 }
 
-/// Returns true if a server does not know a transaction any more. It may have forgotten one that was committed, and then it leaves the label out that says
-/// that all of it can be done again.
+/// Returns true if a server does not know a transaction any more. It may have forgotten one that
+/// was committed, and then it leaves the label out that says that all of it can be done again.
 fn is_forgotten(error: &Error) -> bool {
     matches!(code(error), Some(NO_SUCH_TRANSACTION | TRANSACTION_TOO_LONG))
 }
@@ -195,8 +199,8 @@ pub(crate) fn store_error(operation: &'static str, error: Error) -> StoreError {
     StoreError::new(kind, operation, words).with_source(error)
 }
 
-/// The kind of an error, and what to do, in words that show nothing of what was given. One table, however
-/// long: an error is looked up in one place.
+/// The kind of an error, and what to do, in words that show nothing of what was given. One table,
+/// however long: an error is looked up in one place.
 pub(crate) fn meaning(error: &Error) -> (StoreErrorKind, &'static str) {
     use StoreErrorKind as Kind;
     if is_conflict(error) {

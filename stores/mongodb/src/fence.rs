@@ -1,10 +1,13 @@
-//! The fence of a transaction that acts on keys of a route: what it was decided from is still so when it commits.
+//! The fence of a transaction that acts on keys of a route: what it was decided from is still so
+//! when it commits.
 //!
-//! A transaction reads the route's document first, does its steps, and changes the document last, right before it commits. Whoever else has
-//! changed that document since (a relay that took buckets over, another step, a verb of an operator) is in conflict with this change, and one
-//! of the two starts again: whatever two such transactions have read, and whatever else they write, they meet here. Changed first, the document
-//! would be locked for as long as the transaction is open. When its program dies the server keeps it open for a minute, and no heartbeat of the
-//! route would come through.
+//! A transaction reads the route's document first, does its steps, and changes the document last,
+//! right before it commits. Whoever else has changed that document since (a relay that took buckets
+//! over, another step, a verb of an operator) is in conflict with this change, and one of the two
+//! starts again: whatever two such transactions have read, and whatever else they write, they meet
+//! here. Changed first, the document would be locked for as long as the transaction is open. When
+//! its program dies the server keeps it open for a minute, and no heartbeat of the route would come
+//! through.
 
 use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
@@ -47,16 +50,18 @@ impl Fence {
         self.read.steps.saturating_add(self.taken)
     }
 
-    /// Changes the route, as the last statement before the commit. A conflict: somebody else has changed it since it was read.
+    /// Changes the route, as the last statement before the commit. A conflict: somebody else has
+    /// changed it since it was read.
     pub(crate) async fn close(
         self,
         database: &Database,
         session: &mut ClientSession,
         route: &Route,
     ) -> Result<(), Failed> {
-        // A server with weaker transactions would look at the document as it is now: then the filter finds out.
+        // A server with weaker transactions would look at the document as it is now: then the
+        // filter finds out.
         let as_read = doc! { "_id": route.as_str(), "version": self.read.version, "steps": self.read.steps };
-        // Always a change: an update that changes nothing would meet nobody.
+        // Always a change: an update that changes nothing would conflict with none.
         let update = doc! { "$inc": { "steps": self.taken.max(1) } };
         let closed = database
             .routes()

@@ -2,11 +2,14 @@
 //!
 //! Three reads, in this order, each at least as new as the one before:
 //!
-//! - *Leases first.* Rows that were read before a bucket was acquired could be old: its last owner may have parked some of them since.
-//! - *Failing keys last.* A row is given as one to be published only if its key has no state *after* the row was read. What was parked of the key
-//!   until then has been delivered or buried by then, for a state is closed when nothing is parked. Read before the rows, a key could begin to
-//!   fail in between: its first message parked, and those behind it read as if nothing were. A key that begins to fail behind the
-//!   rows costs a flag on rows that are parked already, and parking passes over those.
+//! - *Leases first.* Rows that were read before a bucket was acquired could be old: its last owner
+//!   may have parked some of them since.
+//! - *Failing keys last.* A row is given as one to be published only if its key has no state
+//!   *after* the row was read. What was parked of the key until then has been delivered or buried
+//!   by then, for a state is closed when nothing is parked. Read before the rows, a key could begin
+//!   to fail in between: its first message parked, and those behind it read as if nothing were. A
+//!   key that begins to fail behind the rows costs a flag on rows that are parked already, and
+//!   parking passes over those.
 
 use std::collections::BTreeSet;
 
@@ -21,10 +24,12 @@ use crate::error::Failed;
 use crate::lease;
 use crate::row::{Raw, has_name, ids};
 
-/// The most rows of one answer of the server, which also ends at 16 MiB: what is read ahead of the bound of bytes.
+/// The most rows of one answer of the server, which also ends at 16 MiB: what is read ahead of the
+/// bound of bytes.
 const MAX_AHEAD: u32 = 1_000;
 
-/// The most failing keys of a route that are read whole; where there are more, only those of the rows are.
+/// The most failing keys of a route that are read whole; where there are more, only those of the
+/// rows are.
 const MAX_KEYS: i64 = 1_000;
 
 pub(crate) async fn fetch(database: &Database, request: &FetchRequest) -> Result<Fetched, Failed> {
@@ -47,7 +52,8 @@ pub(crate) async fn fetch(database: &Database, request: &FetchRequest) -> Result
         let is_failing = failing.contains(&row.key_id());
         let waiting = row.waiting();
         match row.message() {
-            // What is no message becomes a dead letter even where its key is failing: parked, it could never go out.
+            // An invalid row becomes a dead letter even if its key is failing: parked, it could
+            // never be sent.
             Err(not) => FetchedRow::Malformed(not.waiting, not.reason),
             Ok(_) if is_failing => FetchedRow::Failing(waiting),
             Ok(stored) => FetchedRow::Message(stored),
@@ -129,7 +135,8 @@ fn filter(request: &FetchRequest, held: &BucketSet) -> Document {
     filter
 }
 
-/// The names of rows of a route behind a position and up to another one. A name that has no id stands before all that have the same position.
+/// The names of rows of a route behind a position and up to another one. A name that has no id
+/// stands before all that have the same position.
 pub(crate) fn range(route: &str, after: Position, until: Position) -> Document {
     let end = match until.0.checked_add(1) {
         Some(end) => Bson::Int64(end),
@@ -153,7 +160,8 @@ fn of_key(key: &KeyId) -> Document {
     }
 }
 
-/// The id that a key is the text of, where it is one of a message without a key: in each way in which it may be written.
+/// The id that a key is the text of, where it is one of a message without a key: in each way in
+/// which it may be written.
 pub(crate) fn keyless(key: &str) -> Option<Vec<Bson>> {
     let id = Uuid::try_parse(key).ok()?;
     (id.as_hyphenated().to_string() == key).then(|| ids(MessageId::from_uuid(id)).collect())
@@ -172,7 +180,8 @@ fn is_muted(muted: &[Scope], row: &Raw) -> bool {
     muted.iter().any(|scope| scope.covers(&key))
 }
 
-/// Every field, but the content only of rows that are not muted. Texts are literals: one that starts with a dollar names no field.
+/// Every field, but the content only of rows that are not muted. Texts are literals: one that
+/// starts with a dollar names no field.
 fn without_content_of(muted: &[Scope]) -> Document {
     let mut is_muted: Vec<Bson> = Vec::new();
     let topics: Vec<&str> = muted

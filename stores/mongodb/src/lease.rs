@@ -1,7 +1,8 @@
-//! Leases: reads who owns what, lets [`Ownership`] decide, writes what was decided, if nobody was faster.
+//! Leases: reads the owners, lets [`Ownership`] decide, and writes the decision unless another
+//! relay was faster.
 //!
-//! Reading is with read concern *local*: an older state would be refused at the write anyway. The write is confirmed by a majority, and with it
-//! everything that was read.
+//! Reading is with read concern *local*: an older state would be refused at the write anyway. The
+//! write is confirmed by a majority, and with it everything that was read.
 
 use std::time::Duration;
 
@@ -93,7 +94,8 @@ fn unwritable(error: bson::error::Error) -> Failed {
         .into()
 }
 
-/// A route's document as it stands, with the database's clock. None: there is none. In a transaction the concern is the transaction's.
+/// A route's document as it stands, with the database's clock. None: there is none. In a
+/// transaction the concern is the transaction's.
 pub(crate) async fn read(
     database: &Database,
     session: &mut ClientSession,
@@ -126,7 +128,8 @@ pub(crate) async fn held(
     Ok(read.map_or(BucketSet::EMPTY, |ownership| ownership.owned(relay).intersection(wanted)))
 }
 
-/// Makes the document of a route that is new. In a transaction it would conflict with others that make it.
+/// Makes the document of a route that is new. In a transaction it would conflict with others that
+/// make it.
 pub(crate) async fn make(database: &Database, route: &Route) -> Result<(), Failed> {
     migrate::require(database, "lease").await?;
     match database.routes().insert_one(Ownership::new(route)).await {

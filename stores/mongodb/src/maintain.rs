@@ -21,7 +21,8 @@ use crate::transaction::{Attempts, once};
 /// A relay that has been dead for this long is removed.
 const RELAYS_KEPT: Duration = Duration::from_secs(3_600);
 
-/// Number of attempts at a stripe whose round has met others, before it is left for the next maintenance.
+/// Number of attempts at a stripe whose round has met others, before it is left for the next
+/// maintenance.
 const TRIES: usize = 3;
 
 /// After how long what was left is looked at again.
@@ -57,8 +58,8 @@ struct Round {
     may_be_more: bool,
 }
 
-/// Scheduled messages that are due join their keys. A stripe that somebody else holds is left out, with all that is due in it: others go on, and
-/// the messages of a stripe stay in their order.
+/// Scheduled messages that are due join their keys. A stripe that somebody else holds is left out,
+/// with all that is due in it: others go on, and the messages of a stripe stay in their order.
 struct Promotion<'a> {
     store: &'a MongoDbStore,
     /// Route and stripe of what is left out, as the documents have them.
@@ -94,7 +95,8 @@ impl Promotion<'_> {
         Ok(Round { promoted, may_be_more: may_be_more || !self.busy.is_empty() })
     }
 
-    /// The next due first; of one due time, in the order in which a stripe's were scheduled. And whether a limit cut it short.
+    /// The next due first; of one due time, in the order in which a stripe's were scheduled. And
+    /// whether a limit cut it short.
     async fn due(&self, most: usize) -> Result<(Vec<Document>, bool), Failed> {
         let database = self.store.database();
         let mut session = database.session().await?;

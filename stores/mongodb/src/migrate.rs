@@ -31,7 +31,8 @@ const COLLECTIONS: [&str; 13] = [
     MESSAGE, STRIPE, ROUTE, KEY, PARKED, DEAD, HISTORY, SCHEDULED, IS_HANDLED, ROLE, IDENTITY, AUDIT, SCHEMA,
 ];
 
-/// An index: its collection, its name, its fields in order, and whether the server removes documents by it.
+/// An index: its collection, its name, its fields in order, and whether the server removes
+/// documents by it.
 struct Index {
     collection: &'static str,
     name: &'static str,
@@ -47,7 +48,8 @@ const fn removing(collection: &'static str) -> Index {
     Index { collection, name: "removal", fields: &["remove_at"], removes: true }
 }
 
-/// Every index beside those of `_id`. The hot collection has none: rows are found by route and position, which are its `_id`.
+/// Every index beside those of `_id`. The hot collection has none: rows are found by route and
+/// position, which are its `_id`.
 const INDEXES: &[Index] = &[
     index(STRIPE, "route", &["route"]),
     index(KEY, "due", &["route", "next_attempt_at"]),

@@ -1,7 +1,8 @@
-//! Ownership of the buckets of a route: decided without a call and without a clock; [`lease`](crate::lease) carries it out.
+//! Ownership of the buckets of a route: decided without a call and without a clock;
+//! [`lease`](crate::lease) carries it out.
 //!
-//! All of a route is one document, so that a heartbeat sees and changes one state of it. Whoever changes it does so from the version that was
-//! read, and only if nobody was faster: what was decided is true when it is written.
+//! All of a route is one document, so that a heartbeat sees and changes one state of it. A relay
+//! writes only over the version that it has read: a decision is still true when it is written.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +17,8 @@ use outbox_contract::{Route, Timestamp, Topic, admin};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// A route: its relays, its buckets, and what operators have paused. Instants and spans are microseconds of the database's clock.
+/// A route: its relays, its buckets, and what operators have paused. Instants and spans are
+/// microseconds of the database's clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Ownership {
     #[serde(rename = "_id")]
@@ -102,7 +104,8 @@ impl Ownership {
         self.now.map_or(0, |now| now.timestamp_millis().saturating_mul(1_000))
     }
 
-    /// Returns true if this is what the store writes: an epoch, its beginning and a low-water mark for each bucket.
+    /// Returns true if this is what the store writes: an epoch, its beginning and a low-water mark
+    /// for each bucket.
     pub(crate) fn is_whole(&self) -> bool {
         [&self.epochs, &self.sinces, &self.low_waters].iter().all(|marks| marks.len() == BUCKETS)
     }
@@ -172,7 +175,8 @@ impl Ownership {
         self.owned(relay).contains(bucket) && self.epochs.get(usize::from(bucket.0)) == Some(&epoch.0)
     }
 
-    /// Performs a relay's heartbeat. The life stays 0: where there are stripes no mark passes anything.
+    /// Performs a relay's heartbeat. The life stays 0: where there are stripes no mark passes
+    /// anything.
     pub(crate) fn beat(&mut self, request: &LeaseRequest) -> Leased {
         let now = Timestamp::from_micros(self.now());
         let relays = self.relays.iter().map(Member::row);

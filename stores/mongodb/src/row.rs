@@ -1,7 +1,7 @@
 //! Rows: from documents to messages, and back.
 //!
-//! Any program can write documents, so nothing in them is trusted. Reading strictly says what is wrong with one that is not a message; read
-//! leniently it is a [`RawMessage`].
+//! Any program can write documents, so nothing in them is trusted. Reading strictly says what is
+//! wrong with one that is not a message; read leniently it is a [`RawMessage`].
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use uuid::Uuid;
 /// The most bytes that a document may have on any server.
 const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
 
-/// Bytes of a message in a document beside its content and names: field names, numbers, and what the parked and the dead add.
+/// Bytes of a message in a document beside its content and names: field names, numbers, and what
+/// the parked and the dead add.
 const MAX_BYTES_AROUND: usize = 16 * 1024;
 
 /// A row that is not a message, and why.
@@ -28,13 +29,14 @@ pub(crate) struct NotAMessage {
     pub(crate) reason: String,
 }
 
-/// A document of a message. In the hot collection route, position and id are its `_id`; elsewhere they are fields.
+/// A document of a message. In the hot collection route, position and id are its `_id`; elsewhere
+/// they are fields.
 pub(crate) struct Raw {
     document: Document,
 }
 
-/// Forms in which an identifier may be written: as the store does, as programs that know of no UUIDs do, and as older drivers did. To the server
-/// these are three values.
+/// Forms in which an identifier may be written: as the store does, as programs that know of no
+/// UUIDs do, and as older drivers did. To the server these are three values.
 const ID_SUBTYPES: [BinarySubtype; 3] = [BinarySubtype::Uuid, BinarySubtype::Generic, BinarySubtype::UuidOld];
 
 /// Returns the size of a document's content, in bytes: headers and payload.
@@ -62,8 +64,8 @@ pub(crate) fn ids(id: MessageId) -> impl Iterator<Item = Bson> {
     ID_SUBTYPES.into_iter().map(move |subtype| bytes(subtype, id.as_uuid().as_bytes().to_vec()))
 }
 
-/// Returns true if a document of the hot collection has a name by which it can be removed again: route, position and id, in this order and nothing
-/// else, with an id that is a UUID.
+/// Returns true if a document of the hot collection has a name by which it can be removed again:
+/// route, position and id, in this order and nothing else, with an id that is a UUID.
 pub(crate) fn has_name(row: &Document) -> bool {
     let Ok(name) = row.get_document("_id") else { return false };
     let mut fields = name.iter().map(|(field, value)| (field.as_str(), value));
@@ -110,7 +112,8 @@ pub(crate) fn content(message: &Message) -> Document {
     content
 }
 
-/// Checks that a message fits in a document, as any of the collections has it. The error is its approximate size in bytes.
+/// Checks that a message fits in a document, as any of the collections has it. The error is its
+/// approximate size in bytes.
 pub(crate) fn too_large(message: &Message) -> Option<usize> {
     // Headers are written as JSON, in which a character of theirs may take two bytes and more.
     let taken = message.bytes() - message.headers.iter().map(|(n, v)| n.len() + v.len()).sum::<usize>()
@@ -119,8 +122,9 @@ pub(crate) fn too_large(message: &Message) -> Option<usize> {
     (taken > MAX_DOCUMENT_BYTES).then_some(taken)
 }
 
-/// The fields of a document in the hot collection, as the other collections have them: route, position and id beside the content, and what the
-/// message is ordered by. Ids are written in one way there, so that they are found.
+/// The fields of a document in the hot collection, as the other collections have them: route,
+/// position and id beside the content, and what the message is ordered by. Ids are written in one
+/// way there, so that they are found.
 pub(crate) fn aside(raw: Raw) -> Document {
     let order_key = raw.names().order_key();
     let mut aside = Document::new();
@@ -237,7 +241,8 @@ impl Raw {
         Ok(Arc::new(stored))
     }
 
-    /// Headers as this store writes them, or as a program in another language may: a document of strings.
+    /// Headers as this store writes them, or as a program in another language may: a document of
+    /// strings.
     fn headers(&self) -> Result<Headers, String> {
         let no_object =
             |error: &dyn Display| format!("its headers are not a JSON object of strings: {error}");

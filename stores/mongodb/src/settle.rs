@@ -15,10 +15,12 @@ use crate::transaction::{Work, transact};
 /// The most rows of one statement: their names take a fifth of what a command may have.
 const MAX_ROWS: usize = 10_000;
 
-/// The most rows of one transaction: what it writes is kept in memory by the server until it commits.
+/// The most rows of one transaction: what it writes is kept in memory by the server until it
+/// commits.
 const MAX_MOVED: usize = 500;
 
-/// The names of rows, as a filter of the hot collection, in whichever way other programs may have written them.
+/// The names of rows, as a filter of the hot collection, in whichever way other programs may have
+/// written them.
 pub(crate) fn named(route: &str, rows: &[RowId]) -> Document {
     let names: Vec<Document> = rows.iter().flat_map(|row| row_names(route, *row)).collect();
     doc! { "_id": { "$in": names } }
@@ -42,11 +44,13 @@ pub(crate) async fn settle(
     Ok(())
 }
 
-/// One server's word is enough: losing a removal costs a repeat. Later reads of this process wait for it all the same.
+/// One server's word is enough: losing a removal costs a repeat. Later reads of this process wait
+/// for it all the same.
 async fn remove(database: &Database, route: &Route, rows: &[RowId]) -> Result<(), Failed> {
     let mut session = database.session().await?;
     let route = route.as_str();
-    // As the store writes them first; only what was not there may have been written by another program.
+    // As the store writes them first; only what was not there may have been written by another
+    // program.
     let as_written = rows.iter().map(|row| row_name(route, *row)).collect();
     let removed = remove_named(database, &mut session, as_written).await?;
     if removed < u64::try_from(rows.len()).unwrap_or(u64::MAX) {

@@ -46,15 +46,16 @@ struct Inner {
     striped: Mutex<HashSet<Route>>,
     /// Routes whose document is there.
     known: Mutex<HashSet<Route>>,
-    /// Set once the server was found to have transactions: the driver finds out only with the first statement in one.
+    /// Set once the server was found to have transactions: the driver finds out only with the first
+    /// statement in one.
     fit: OnceCell<()>,
 }
 
 impl MongoDbStore {
     /// A store in a database of a client, with the default options. Nothing is sent yet.
     ///
-    /// Transactions are begun on sessions of this client. What the client says of read preference and of read and write concern holds for
-    /// your own transactions; the store says its own.
+    /// Transactions are begun on sessions of this client. What the client says of read preference
+    /// and of read and write concern holds for your own transactions; the store says its own.
     #[must_use]
     pub fn new(client: Client, database: &str) -> Self {
         Self::of(client, database, MongoDbOptions::default())
@@ -64,18 +65,21 @@ impl MongoDbStore {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](StoreErrorKind::Invalid) with everything that is [wrong with the options](MongoDbOptions::problems).
+    /// [`Invalid`](StoreErrorKind::Invalid) with everything that is [wrong with the
+    /// options](MongoDbOptions::problems).
     pub fn with_options(client: Client, database: &str, options: MongoDbOptions) -> Result<Self, StoreError> {
         check_options(&options)?;
         Ok(Self::of(client, database, options))
     }
 
-    /// A store by its address, with the default options: `mongodb://host1,host2/DATABASE?replicaSet=NAME`. The address names the database.
+    /// A store by its address, with the default options:
+    /// `mongodb://host1,host2/DATABASE?replicaSet=NAME`. The address names the database.
     ///
     /// # Errors
     ///
-    /// `Invalid` for what is no such address; `Unavailable` when no primary can be reached; `NotPermitted` when it does not let the user in;
-    /// `Unsupported` when it stands alone, is a router of a sharded cluster, or is older than MongoDB 6.0.
+    /// `Invalid` for what is no such address; `Unavailable` when no primary can be reached;
+    /// `NotPermitted` when it does not let the user in; `Unsupported` when it stands alone, is a
+    /// router of a sharded cluster, or is older than MongoDB 6.0.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         Self::connect_with(url, MongoDbOptions::default()).await
     }
@@ -188,7 +192,8 @@ fn check_options(options: &MongoDbOptions) -> Result<(), StoreError> {
     Err(StoreError::new(StoreErrorKind::Invalid, "connect", problems.join("; ")))
 }
 
-/// Without the driver's own words: it takes a password that is not percent-encoded for a host, a port or an option, and shows what it took.
+/// Without the driver's own words: it takes a password that is not percent-encoded for a host, a
+/// port or an option, and shows what it took.
 fn misread(error: &mongodb::error::Error) -> StoreError {
     let (kind, words) = meaning(error);
     let remedy = "write mongodb://USER:PASSWORD@HOST/DATABASE?replicaSet=NAME, and percent-encode user and password (? is %3F, / is %2F, @ is %40, \
@@ -328,7 +333,8 @@ impl Transactional for MongoDbStore {
     }
 
     async fn rollback(&self, mut tx: Self::Tx<'static>) -> Result<(), StoreError> {
-        // The server may have aborted it before: then there is nothing left to do, and the driver says nothing of it.
+        // The server may have aborted it before: then there is nothing left to do, and the driver
+        // says nothing of it.
         tx.abort_transaction().await.map_err(|error| store_error("rollback", error))
     }
 

@@ -1,8 +1,10 @@
 //! Stripes: how several writers at once number what they append.
 //!
-//! Each stripe of a route is a document. An append adds to its counters in the user's transaction: from then until that transaction ends,
-//! whoever else touches the document conflicts. So numbers and positions of a stripe are in the order of commits, and committed numbers have
-//! no gaps. The documents are made ahead, outside of transactions: two that made the same one would conflict for nothing.
+//! Each stripe of a route is a document. An append adds to its counters in the user's transaction:
+//! from then until that transaction ends, whoever else touches the document conflicts. So numbers
+//! and positions of a stripe are in the order of commits, and committed numbers have no gaps. The
+//! documents are made ahead, outside of transactions: two that made the same one would conflict for
+//! nothing.
 
 use std::collections::BTreeMap;
 
@@ -61,8 +63,9 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// The number and position of the next message, at this place of the append. Those of one append stand in the order in which they were
-    /// given, whichever stripes they are of, unless a clock was set back.
+    /// The number and position of the next message, at this place of the append. Those of one
+    /// append stand in the order in which they were given, whichever stripes they are of, unless a
+    /// clock was set back.
     pub(crate) fn message(&mut self, place: i64) -> (i64, i64) {
         self.number += 1;
         (self.number - 1, self.position + (place - self.place) * STEP)
@@ -82,8 +85,9 @@ fn id(route: &str, stripe: StripeId) -> String {
     format!("{route}/{}", stripe.0)
 }
 
-/// The update that takes. A position is the database's clock or the next one of the stripe, whichever is higher, with the stripe in its last
-/// ten bits: it ascends whatever the clock does, and no two stripes of a route share one.
+/// The update that takes. A position is the database's clock or the next one of the stripe,
+/// whichever is higher, with the stripe in its last ten bits: it ascends whatever the clock does,
+/// and no two stripes of a route share one.
 fn update(stripe: StripeId, take: Take) -> Vec<Document> {
     let bits = i64::from(stripe.0);
     let mut counters = doc! { "at": "$$NOW", "scheduled": { "$add": ["$scheduled", take.scheduled] } };

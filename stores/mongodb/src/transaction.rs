@@ -1,4 +1,5 @@
-//! Transactions of the store's own: begun with the concerns that the promises need, tried again while others are in the way.
+//! Transactions of the store's own: begun with the concerns that the promises need, tried again
+//! while others are in the way.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,8 @@ use outbox_contract::{StoreError, StoreErrorKind, async_trait};
 use crate::database::Database;
 use crate::error::{Failed, is_unknown_commit};
 
-/// Something that is done in one transaction, whole or not at all. It may be run several times, from its beginning.
+/// Something that is done in one transaction, whole or not at all. It may be run several times,
+/// from its beginning.
 #[async_trait]
 pub(crate) trait Work: Sync {
     type Done: Send;
@@ -54,7 +56,7 @@ pub(crate) async fn once<W: Work>(
     let done = match work.run(database, &mut session).await {
         Ok(done) => done,
         Err(failed) => {
-            // What the server says to that does not matter: the first error is the cause.
+            // The server's answer does not matter: the first error is the cause.
             let _ = session.abort_transaction().await;
             return Err(failed);
         }
@@ -73,8 +75,8 @@ pub(crate) async fn once<W: Work>(
     Ok(done)
 }
 
-/// Attempts at something that meets conflicts, and their end: with growing pauses of random length, so that two that met do
-/// not meet again.
+/// Attempts at something that meets conflicts, and their end: with growing pauses of random length,
+/// so that two that met do not meet again.
 pub(crate) struct Attempts {
     until: Instant,
     pause: Duration,

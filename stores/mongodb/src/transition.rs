@@ -1,8 +1,9 @@
 //! Transitions of failing keys.
 //!
-//! Steps are done in transactions behind a [`Fence`]: nobody takes a lease or changes a key between what a step has seen and its commit. A
-//! conflict with somebody who does so starts the transaction again, with fewer steps, so that a short one gets through where others come often;
-//! it is no attempt of a message. A step looks first and is refused before it has changed anything.
+//! Steps are done in transactions behind a [`Fence`]: no lease or key changes between what a step
+//! has seen and its commit. A conflict with somebody who does so starts the transaction again, with
+//! fewer steps, so that a short one gets through where others come often; it is no attempt of a
+//! message. A step looks first and is refused before it has changed anything.
 
 use mongodb::ClientSession;
 use outbox_contract::backend::rules::failing_key;
@@ -73,7 +74,7 @@ impl Work for Steps<'_> {
             };
             answers.push(answer);
         }
-        // What was refused has changed nothing that others could meet.
+        // Refused steps have changed nothing that could conflict.
         if answers.iter().any(|answer| matches!(answer, Transitioned::Done(_))) {
             fence.close(database, session, self.route).await?;
         }
@@ -97,7 +98,8 @@ impl KeyIn<'_> {
         Ok(Transitioned::Done(next.map(|state| state.version)))
     }
 
-    /// Moves the messages of a step. False: its own message is neither hot nor parked, and nothing has changed.
+    /// Moves the messages of a step. False: its own message is neither hot nor parked, and nothing
+    /// has changed.
     async fn move_messages(&mut self, step: &Step) -> Result<bool, Failed> {
         match step {
             Step::Fail { row, behind, .. } => {

@@ -1,4 +1,5 @@
-//! Rows of the hot collection that can't be named: nothing could remove or move them, so nothing may publish them. Each is told of once.
+//! Rows of the hot collection that can't be named: nothing could remove or move them, so nothing
+//! may publish them. Each is told of once.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

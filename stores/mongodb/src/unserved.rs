@@ -1,6 +1,8 @@
-//! Routes with messages that no relay serves: one step along an index, which begins with the route, for each of them.
+//! Routes with messages that no relay serves: one step along an index, which begins with the route,
+//! for each of them.
 //!
-//! Nothing of a route that is served is walked over, neither what waits there nor what is gone and, for an old snapshot's sake, still there.
+//! Nothing of a route that is served is walked over, neither what waits there nor what is gone and,
+//! for an old snapshot's sake, still there.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -143,7 +145,8 @@ fn behind(route: &Bson) -> Document {
     doc! { "route": route, "position": Bson::MaxKey }
 }
 
-/// Returns the time of appending of the oldest of the first of these. None: all of them are gone meanwhile.
+/// Returns the time of appending of the oldest of the first of these. None: all of them are gone
+/// meanwhile.
 async fn oldest(
     collection: &Collection<Document>,
     session: &mut ClientSession,

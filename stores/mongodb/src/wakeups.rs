@@ -1,7 +1,9 @@
-//! Wake-ups: rings of this process, and what a change stream hears of others where the server has them.
+//! Wake-ups: rings of this process, and what a change stream hears of others where the server has
+//! them.
 //!
-//! A stream that hears of something is closed and opened again after a pause, and rings once more then: under load it costs a few
-//! commands a second in place of an event for each message, and what came during the pause is covered.
+//! A stream that hears of something is closed and opened again after a pause, and rings once more
+//! then: under load it costs a few commands a second in place of an event for each message, and
+//! what came during the pause is covered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +55,7 @@ fn changes(database: Arc<Database>) -> BoxStream<'static, Wakeup> {
                 State::Open { pause, retry } => {
                     tokio::time::sleep(pause).await;
                     match open(&database).await {
-                        // What was committed while nobody listened is found by looking once.
+                        // Commits from before the stream was open are found by looking once.
                         Ok(stream) => return Some((Wakeup::Now, (database, State::Hear(Box::new(stream))))),
                         Err(error) if has_no_change_streams(&error) => {
                             tracing::info!(%error, "no change streams here; messages of other programs are found by polling");

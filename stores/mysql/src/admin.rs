@@ -1,6 +1,7 @@
 //! The verbs of operators.
 //!
-//! Each that changes something is one transaction; those on a key lock the key's row first and make the key's next version.
+//! Each that changes something is one transaction; those on a key lock the key's row first and make
+//! the key's next version.
 
 use std::sync::Arc;
 
@@ -203,7 +204,8 @@ impl Admin for MySqlStore {
         let mut choose = DEAD.select("t.entry, t.id", filter);
         let note = AuditNote::on_messages(self.actor(), "purge", filter);
         let purge = async |connection: &mut MySqlConnection| {
-            // Chosen without a lock, and removed by the primary key: nobody else's row is waited for.
+            // Chosen without a lock, and removed by the primary key: this waits for no other
+            // transaction's row.
             let rows = choose.build().persistent(false).fetch_all(&mut *connection).await?;
             let entries: Result<Vec<i64>, _> = rows.iter().map(|row| row.try_get_unchecked(0)).collect();
             let remove = sqlx::query(sql::REQUEUE_REMOVE).bind(sql::numbers(entries?));

@@ -1,5 +1,5 @@
-//! Appending rows that are in a side table: dead letters, delivered messages, scheduled ones. The database copies them; only their places
-//! come from here.
+//! Appending rows that are in a side table: dead letters, delivered messages, scheduled ones. The
+//! database copies them; only their places come from here.
 
 use std::fmt::Write;
 
@@ -22,7 +22,8 @@ pub(crate) struct Chosen {
 /// Columns that are read of rows to choose them.
 pub(crate) const CHOSEN: &str = "t.entry, t.position, t.route, t.topic, t.order_key";
 
-/// Rows that were chosen, with what `read` takes from each, in the order in which they stood in their keys.
+/// Rows that were chosen, with what `read` takes from each, in the order in which they stood in
+/// their keys.
 pub(crate) fn chosen<T>(
     rows: &[MySqlRow],
     read: impl Fn(&MySqlRow) -> Result<T, sqlx::Error>,
@@ -39,7 +40,8 @@ pub(crate) fn chosen<T>(
     Ok(chosen.into_iter().map(|(_, row)| row).collect())
 }
 
-/// Appends rows in the order given, in the transaction that is open, and removes them from their table where there is a statement for it.
+/// Appends rows in the order given, in the transaction that is open, and removes them from their
+/// table where there is a statement for it.
 pub(crate) async fn append_again(
     connection: &mut MySqlConnection,
     chosen: &[Chosen],

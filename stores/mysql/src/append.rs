@@ -1,8 +1,8 @@
 //! Appending: rows in the user's transaction.
 //!
-//! Two round trips: one that takes places in the stripes of the keys, under locks that are held until the transaction ends, and one that
-//! writes the rows. Nothing is remembered of locks or numbers that a transaction has: rolling back to a savepoint drops both, and
-//! nobody tells.
+//! Two round trips: one that takes places in the stripes of the keys, under locks that are held
+//! until the transaction ends, and one that writes the rows. Nothing is remembered of locks or
+//! numbers that a transaction has: rolling back to a savepoint drops both, without a notice.
 
 use std::sync::LazyLock;
 
@@ -22,10 +22,12 @@ const MAX_ROWS: usize = 256;
 /// The most bytes of one statement, where a single message is not larger.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 
-/// Bytes of a row in a statement beyond its message: lengths, numbers, the statement's share. Generous.
+/// Bytes of a row in a statement beyond its message: lengths, numbers, the statement's share.
+/// Generous.
 const ROW_BYTES: usize = 1_024;
 
-/// Statements for 1, 2, 4, ... 256 rows: any number of messages takes few of them, and a connection keeps at most nine prepared.
+/// Statements for 1, 2, 4, ... 256 rows: any number of messages takes few of them, and a connection
+/// keeps at most nine prepared.
 struct Statements([String; MAX_ROWS.ilog2() as usize + 1]);
 
 static APPEND: LazyLock<Statements> = LazyLock::new(|| Statements::of(sql::APPEND));
@@ -46,7 +48,8 @@ impl Statements {
     }
 }
 
-/// Writes messages, all of them validated before the first. The stripes of their routes have their rows.
+/// Writes messages, all of them validated before the first. The stripes of their routes have their
+/// rows.
 pub(crate) async fn append(
     connection: &mut MySqlConnection,
     messages: &[Outgoing],
@@ -55,8 +58,8 @@ pub(crate) async fn append(
     let failed = |error| AppendError::from(store_error("append", error));
     let (due_later, at_once): (Vec<_>, Vec<_>) = messages.iter().partition(|outgoing| outgoing.due.is_some());
     if is_node {
-        // In front of the first question for the transaction: a node that meets an abort while it prepares a statement does not tell, and what comes
-        // next would be committed alone.
+        // In front of the first question for the transaction: a node that meets an abort while it
+        // prepares a statement does not tell, and what comes next would be committed alone.
         prepare(connection, &APPEND, at_once.len()).await.map_err(failed)?;
         prepare(connection, &SCHEDULE, due_later.len()).await.map_err(failed)?;
     }
@@ -108,7 +111,8 @@ impl<'m> Row<'m> {
     }
 }
 
-/// Prepares the statements for so many rows, as far as the connection has not. Which of them are needed is known when the server has said what it takes.
+/// Prepares the statements for so many rows, as far as the connection has not. Which of them are
+/// needed is known when the server has said what it takes.
 async fn prepare(
     connection: &mut MySqlConnection,
     statements: &'static Statements,

@@ -34,8 +34,8 @@ pub(crate) async fn write(
         .map(drop)
 }
 
-/// Records the removal of messages, if any were there. Somebody else may have been faster with some of those that were chosen: then none is
-/// named.
+/// Records the removal of messages, if any were there. Somebody else may have been faster with some
+/// of those that were chosen: then none is named.
 pub(crate) async fn write_removed(
     connection: &mut MySqlConnection,
     note: &AuditNote,
@@ -117,7 +117,8 @@ fn read(row: &MySqlRow) -> Result<AuditEntry, sqlx::Error> {
 }
 
 impl MySqlStore {
-    /// Performs an operation that is one statement and moves no message, and records it if it changed something.
+    /// Performs an operation that is one statement and moves no message, and records it if it
+    /// changed something.
     pub(crate) async fn change(&self, note: &AuditNote, query: Bound<'_>) -> Result<(), StoreError> {
         let change = async |connection: &mut MySqlConnection| {
             if query.execute(&mut *connection).await?.rows_affected() > 0 {

@@ -1,6 +1,8 @@
-//! Cause of a driver's error in one of the user's own statements: another transaction, the environment, or the statement.
+//! Cause of a driver's error in one of the user's own statements: another transaction, the
+//! environment, or the statement.
 //!
-//! By the number of the error: SQLSTATEs say too little here. What is not certain is the statement's, as is every number that is not named.
+//! By the number of the error: SQLSTATEs say too little here. What is not certain is the
+//! statement's, as is every number that is not named.
 
 use outbox_contract::backend::Blame;
 
@@ -16,7 +18,8 @@ pub(crate) fn blame(error: &sqlx::Error) -> Blame {
             Some(number) => is_environment(number, cause.message()),
             None => false,
         },
-        // The way to the server, or the pool in front of it. The driver says with `Configuration` that it can't show a password in the clear.
+        // The way to the server, or the pool in front of it. The driver says with `Configuration`
+        // that it can't show a password in the clear.
         sqlx::Error::Io(_)
         | sqlx::Error::Tls(_)
         | sqlx::Error::Protocol(_)
@@ -65,7 +68,8 @@ fn is_a_limit(number: u16, message: &str) -> bool {
     }
 }
 
-/// Canceled by somebody; a server that takes no writes (any more); a cluster that is at something else.
+/// Canceled by somebody; a server that takes no writes (any more); a cluster that is at something
+/// else.
 fn is_of_operators(number: u16, message: &str) -> bool {
     match number {
         // Said of any option that forbids a statement, such as secure_file_priv.

@@ -138,7 +138,8 @@ impl MySqlStore {
         self.on(operation, &self.lines().looking, work).await
     }
 
-    /// The same for what has messages: the page ends before it has too many bytes, but has one message always.
+    /// The same for what has messages: the page ends before it has too many bytes, but has one
+    /// message always.
     pub(crate) async fn look_at_messages<T: Send>(
         &self,
         operation: &'static str,

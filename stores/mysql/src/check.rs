@@ -1,7 +1,8 @@
 //! Check that the server, and the tables in it, are what this version needs.
 //!
-//! Statements fail without a table or a column, and the server says so when it prepares them. Promises fail without an index, with another engine
-//! or with a text type that takes two keys for one, and nobody would say so: those are looked for.
+//! Statements fail without a table or a column, and the server says so when it prepares them.
+//! Promises fail without an index, with another engine or with a text type that takes two keys for
+//! one, and the server says nothing: the check looks for those.
 
 use outbox_contract::backend::STRIPES;
 use outbox_contract::{StoreError, StoreErrorKind};
@@ -12,7 +13,8 @@ use crate::error::{ALTERED, NOT_MIGRATED, of_beginning, store_error};
 use crate::migrate::{MIGRATIONS, version};
 use crate::{fetch, promote, sql, transition};
 
-/// Indexes that a promise needs, with their columns: for order, for uniqueness, or so that what waits costs nothing and is not locked.
+/// Indexes that a promise needs, with their columns: for order, for uniqueness, or so that what
+/// waits costs nothing and is not locked.
 const INDEXES: &[(&str, &str, &str)] = &[
     ("outbox_message", "PRIMARY", "route,position"),
     ("outbox_stripe", "PRIMARY", "route,stripe"),
@@ -31,7 +33,8 @@ const INDEXES: &[(&str, &str, &str)] = &[
     ("outbox_handled", "outbox_handled_at", "consumer,handled_at"),
 ];
 
-/// The oldest servers that have what the statements need: checks that are enforced, `json_table`, `skip locked`.
+/// The oldest servers that have what the statements need: checks that are enforced, `json_table`,
+/// `skip locked`.
 const OLDEST_MYSQL: (u32, u32, u32) = (8, 0, 16);
 const OLDEST_MARIADB: (u32, u32, u32) = (10, 6, 0);
 
@@ -90,7 +93,8 @@ pub(crate) async fn server(
     Ok(())
 }
 
-/// Returns true if a server with this `read_only` takes writes: a number on MySQL and older MariaDBs, one of several words on MariaDB from 12.0.1 on.
+/// Returns true if a server with this `read_only` takes writes: a number on MySQL and older
+/// MariaDBs, one of several words on MariaDB from 12.0.1 on.
 fn is_writable(read_only: &str) -> bool {
     read_only == "0" || read_only.eq_ignore_ascii_case("off")
 }

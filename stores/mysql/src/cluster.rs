@@ -1,7 +1,8 @@
 //! Nodes of a Galera cluster: what is read there, and when.
 //!
-//! A node shows what it has applied, and may lag behind the others. Whoever was told of a commit by one node and then asks another has to be shown it
-//! there: so the node first catches up with all that was committed anywhere when it was asked.
+//! A node shows what it has applied, and may lag behind the others. Whoever was told of a commit by
+//! one node and then asks another has to be shown it there: so the node first catches up with all
+//! that was committed anywhere when it was asked.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,14 +10,16 @@ use std::time::{Duration, Instant};
 use sqlx::mysql::MySqlExecutor;
 use sqlx::{Row, mysql::MySqlRow};
 
-/// For the store's own connections: whatever looks for rows catches up first, but within a transaction, which has caught up when it began. Marks of one node
-/// with rows of another that lags made rows look settled, and they were never sent.
+/// For the store's own connections: whatever looks for rows catches up first, but within a
+/// transaction, which has caught up when it began. Marks of one node with rows of another that lags
+/// made rows look settled, and they were never sent.
 pub(crate) const SETUP: &str = "set session wsrep_sync_wait = 7";
 
 /// Tables are made on all nodes at once, whatever the server was set to.
 pub(crate) const ON_ALL_NODES: &str = "set session wsrep_osu_method = 'TOI'";
 
-/// Catches up once, in front of a transaction, and sets nothing. MySQL can't set a variable for one statement: there nothing is caught up with.
+/// Catches up once, in front of a transaction, and sets nothing. MySQL can't set a variable for one
+/// statement: there nothing is caught up with.
 pub(crate) const CATCH_UP: &str = "/*M!100600 set statement wsrep_sync_wait = 1 for */ select 1";
 
 /// For how long an answer holds: the name of the server may stand for another one since.
@@ -49,7 +52,8 @@ impl Kind {
         self.found().map(|(is_node, _)| is_node)
     }
 
-    /// The same, if it may still be so. Where it is old, one is told nothing and is to ask, and the others do with what there is.
+    /// The same, if it may still be so. Where it is old, one is told nothing and is to ask, and the
+    /// others do with what there is.
     pub(crate) fn fresh(&self) -> Option<bool> {
         let mut found = self.found();
         let (is_node, at) = found.as_mut()?;

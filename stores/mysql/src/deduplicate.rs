@@ -12,7 +12,8 @@ use crate::sql;
 
 /// Prepares what deduplication asks, as far as the connection has not.
 ///
-/// For a node of a cluster, in front of the question for the transaction: one that meets an abort while it prepares a statement does not tell.
+/// For a node of a cluster, in front of the question for the transaction: one that meets an abort
+/// while it prepares a statement does not tell.
 pub(crate) async fn prepare(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     for statement in [
         sql::FENCE,
@@ -56,15 +57,15 @@ pub(crate) async fn deduplicate(
     Ok(handled_ids)
 }
 
-/// Returns the messages that wait on a route, each where it was read; they do until the transaction is over. Whether one is parked is asked last: what is moved
-/// meanwhile goes there.
+/// Returns the messages that wait on a route, each where it was read; they do until the transaction
+/// is over. Whether one is parked is asked last: what is moved meanwhile goes there.
 pub(crate) async fn fence(
     connection: &mut MySqlConnection,
     route: &Route,
     stored: &[&Stored],
 ) -> Result<Vec<bool>, sqlx::Error> {
     let mut wait = vec![false; stored.len()];
-    // In the order of the primary key: nobody else takes the locks in another order.
+    // In the order of the primary key, as all other transactions take these locks.
     let mut order: Vec<usize> = (0..stored.len()).collect();
     order.sort_unstable_by_key(|at| stored[*at].position);
     for at in order {
@@ -144,7 +145,8 @@ async fn note(
     Ok(messages.iter().map(deduplication).collect())
 }
 
-/// Returns true if others of its key wait for the consumer in front of a message that it has not handled.
+/// Returns true if others of its key wait for the consumer in front of a message that it has not
+/// handled.
 async fn must_go_behind(
     connection: &mut MySqlConnection,
     consumer: &Consumer,

@@ -139,7 +139,8 @@ async fn read_key(
         for row in &query.fetch_all(connection).await? {
             match raw(row).message(None) {
                 Ok(stored) => parked.push(stored),
-                // Only what could be read is parked, so somebody changed it since. Its key waits, and is seen to wait.
+                // Only what could be read is parked, so somebody changed it since. Its key waits,
+                // and is seen to wait.
                 Err(not) => {
                     let position = not.waiting.at.position.0;
                     tracing::error!(%key, position, reason = not.reason, "a parked row is malformed; skip it");

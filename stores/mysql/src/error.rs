@@ -21,8 +21,8 @@ pub(crate) const ALTERED: &str =
 const NOT_IN_STEP: &str = "this node of the cluster accepts no statements now: it is not synced, or has no quorum (see wsrep_cluster_status and \
      wsrep_local_state_comment); connect to another node, or let it rejoin";
 
-/// The error of a statement that begins a transaction or asks a server what it is. It waits for no lock: what does not come in time is that a node of
-/// a cluster catches up with the others.
+/// The error of a statement that begins a transaction or asks a server what it is. It waits for no
+/// lock: what does not come in time is that a node of a cluster catches up with the others.
 pub(crate) fn of_beginning(error: sqlx::Error) -> sqlx::Error {
     if number(&error) == Some(1205) { sqlx::Error::Protocol(NOT_IN_STEP.to_owned()) } else { error }
 }
@@ -49,9 +49,10 @@ pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
     meaning(error).0 == Kind::Conflict
 }
 
-/// Returns true if this server takes no writes, or none any more: a replica since a switchover, a node that has left its cluster.
-/// Connections that are open there stay there, though the name in the address stands for another server by now. One that broke, or was ended, may have
-/// been for that reason.
+/// Returns true if this server takes no writes, or none any more: a replica since a switchover, a
+/// node that has left its cluster. Connections that are open there stay there, though the name in
+/// the address stands for another server by now. One that broke, or was ended, may have been for
+/// that reason.
 pub(crate) fn is_elsewhere(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) => true,
@@ -65,7 +66,8 @@ pub(crate) fn is_elsewhere(error: &sqlx::Error) -> bool {
 /// Returns true if a connection remains usable after an error.
 pub(crate) fn is_sound(error: &sqlx::Error) -> bool {
     match error {
-        // The server is ending, has ended the session, or could not read what was sent; or a statement was prepared for other tables.
+        // The server is ending, has ended the session, or could not read what was sent; or a
+        // statement was prepared for other tables.
         sqlx::Error::Database(_) => !matches!(
             number(error),
             None | Some(1053 | 1080 | 1153..=1161 | 1243 | 1615 | 1927 | 3169 | 4031)
@@ -79,9 +81,11 @@ pub(crate) fn is_sound(error: &sqlx::Error) -> bool {
     }
 }
 
-/// Returns true if a commit with this error certainly did not happen: the server says that it has rolled the transaction back, refuses to commit, or
-/// had no transaction to commit, or was not asked to. Whatever ends a session or cancels a statement may come after the commit; and a node that is cut
-/// off from its cluster in the middle of a commit (1180) may have been heard by the others.
+/// Returns true if a commit with this error certainly did not happen: the server says that it has
+/// rolled the transaction back, refuses to commit, or had no transaction to commit, or was not
+/// asked to. Whatever ends a session or cancels a statement may come after the commit; and a node
+/// that is cut off from its cluster in the middle of a commit (1180) may have been heard by the
+/// others.
 pub(crate) fn is_surely_not_committed(error: &sqlx::Error) -> bool {
     number(error).is_some_and(rules_out_a_commit)
 }
@@ -138,8 +142,8 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
 const NO_TLS: &str = "the TLS connection failed; check ssl-mode, and with verify_ca or verify_identity that ssl-ca names the authority that \
      signed the server's certificate, and that the host is the one in it";
 
-/// Returns the meaning of an error's number for an outbox, and the remedy. Pure. One table, however long:
-/// a number is looked up in one place.
+/// Returns the meaning of an error's number for an outbox, and the remedy. Pure. One table, however
+/// long: a number is looked up in one place.
 pub(crate) fn meaning_of(number: u16) -> (Kind, &'static str) {
     match number {
         1213 => (

@@ -1,7 +1,9 @@
-//! Fetching: which buckets the relay holds, then one statement, streamed, under a bound of rows and of bytes.
+//! Fetching: which buckets the relay holds, then one statement, streamed, under a bound of rows and
+//! of bytes.
 //!
-//! The statement is written out with its lists, as literals: so the server reads along the primary key and compares with sorted constants. Lists as
-//! tables of their own would leave it to the optimiser to read everything and sort it.
+//! The statement is written out with its lists, as literals: so the server reads along the primary
+//! key and compares with sorted constants. Lists as tables of their own would leave it to the
+//! optimiser to read everything and sort it.
 
 use futures_util::TryStreamExt;
 use outbox_contract::Route;
@@ -15,7 +17,8 @@ use sqlx::{AssertSqlSafe, Row, ValueRef};
 use crate::row::{COUNT, Raw, index, raw, raw_with_content};
 use crate::sql;
 
-/// A larger payload does not come along with its row but is read on its own: what is behind the bound of bytes was sent all the same.
+/// A larger payload does not come along with its row but is read on its own: what is behind the
+/// bound of bytes was sent all the same.
 const MAX_BYTES_ALONG: usize = 64 * 1024;
 
 const STATE: usize = COUNT;
@@ -93,12 +96,14 @@ pub(crate) async fn fetch(
             fetched.extend(read_content(connection, request, row, state).await?);
         }
     }
-    // What is appended from now on may stand anywhere; in this snapshot nothing stands behind the last position that there was before.
+    // Messages appended from now on may stand anywhere; in this snapshot nothing stands behind the
+    // last position that there was before.
     let reached = if full || lapsed { Position::START } else { held.last.min(request.until) };
     Ok(Fetched { rows: fetched, full, reached, lapsed })
 }
 
-/// The statement of a fetch. The inner select decides on rows, in the order of the primary key and up to the limit; the outer one reads content.
+/// The statement of a fetch. The inner select decides on rows, in the order of the primary key and
+/// up to the limit; the outer one reads content.
 fn statement(request: &FetchRequest, buckets: &BucketSet) -> String {
     let route = sql::literal(request.route.as_str());
     let mut conditions = format!(
@@ -197,7 +202,8 @@ fn classify(raw: &Raw<'_>, state: i64) -> FetchedRow {
         return FetchedRow::Muted(raw.position());
     }
     match raw.message(None) {
-        // What is no message becomes a dead letter even where its key is failing: parked, it could never go out.
+        // An invalid row becomes a dead letter even if its key is failing: parked, it could never
+        // be sent.
         Err(not) => FetchedRow::Malformed(not.waiting, not.reason),
         Ok(_) if state == FAILING => FetchedRow::Failing(raw.waiting()),
         Ok(stored) => FetchedRow::Message(stored),

@@ -20,8 +20,8 @@ const fn direction(filter: &Filter) -> &'static str {
     if filter.newest { " desc" } else { "" }
 }
 
-/// A statement for the places and sizes of what waits and the filter lets through. The first so many are looked at, along the primary key;
-/// their content is not.
+/// A statement for the places and sizes of what waits and the filter lets through. The first so
+/// many are looked at, along the primary key; their content is not.
 fn places(filter: &Filter) -> QueryBuilder<MySql> {
     let direction = direction(filter);
     let mut query = QueryBuilder::new(

@@ -69,7 +69,8 @@ pub(crate) async fn forget(
 ) -> Result<(u64, Vec<MessageId>), sqlx::Error> {
     let mut choose = selected("id", filter);
     choose.push(" order by handled_at limit ").push_bind(number(MAX_PER_CALL));
-    // Chosen without a lock, and removed by the primary key: nobody else's row is waited for.
+    // Chosen without a lock, and removed by the primary key: this waits for no other transaction's
+    // row.
     let rows = choose.build().persistent(false).fetch_all(&mut *connection).await?;
     let mut ids = Vec::with_capacity(rows.len());
     for row in &rows {

@@ -1,4 +1,5 @@
-//! Partitions of the history: made ahead, and dropped whole when everything in them is over its time.
+//! Partitions of the history: made ahead, and dropped whole when everything in them is over its
+//! time.
 
 use std::time::Duration;
 
@@ -32,7 +33,8 @@ struct Turn {
 
 impl Turn {
     fn of(bounds: &[i64], now: i64, kept: i64) -> Self {
-        // A day each; an hour each where little is kept. What is kept is kept for as long, and for one partition more.
+        // A day each; an hour each where little is kept. What is kept is kept for as long, and for
+        // one partition more.
         let width = if kept <= 48 * HOUR { HOUR } else { 24 * HOUR };
         let current = now.div_euclid(width) * width + width;
         let last = bounds.last().copied().unwrap_or(i64::MIN);
@@ -58,7 +60,8 @@ impl Turn {
     }
 }
 
-/// For how long the partitions wait for whoever uses the table, in seconds, the fewest that the server takes: settlements stand in line behind them.
+/// For how long the partitions wait for whoever uses the table, in seconds, the fewest that the
+/// server takes: settlements stand in line behind them.
 const PATIENCE: u32 = 1;
 
 /// Makes partitions ahead and drops old ones. Says how many rows were dropped, about.
@@ -68,7 +71,7 @@ pub(crate) async fn turn(connection: &mut MySqlConnection, kept: Duration) -> Re
     let bounds: Vec<i64> = partitions.iter().map(|partition| partition.bound).collect();
     let turn = Turn::of(&bounds, now, micros(kept));
     let over = &partitions[..turn.drop];
-    // What can't be made is no reason to keep what is over.
+    // A partition that can't be created is no reason to keep old ones.
     let made = alter(connection, turn.to_make()).await;
     let dropped = alter(connection, to_drop(over)).await;
     made.and(dropped)?;
@@ -129,7 +132,7 @@ mod tests {
         assert_eq!(turn, Turn { make: vec![101 * DAY, 102 * DAY, 103 * DAY], drop: 0 });
         assert_eq!(Turn::of(&turn.make, now, 7 * DAY), Turn { make: vec![], drop: 0 });
         assert_eq!(Turn::of(&turn.make, now + DAY, 7 * DAY).make, [104 * DAY]);
-        // Nobody looked for a long time: what came meanwhile is in one partition.
+        // Maintenance did not run for a long time: the messages of that time are in one partition.
         assert_eq!(Turn::of(&turn.make, now + 10 * DAY, 70 * DAY).make, [111 * DAY, 112 * DAY, 113 * DAY]);
     }
 

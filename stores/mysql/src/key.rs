@@ -13,7 +13,8 @@ use crate::browse::{attempts, instant};
 use crate::due::failure;
 use crate::{audit, sql};
 
-/// The most messages that one transaction discards: a relay that parks another one behind them waits for no longer than that takes.
+/// The most messages that one transaction discards: a relay that parks another one behind them
+/// waits for no longer than that takes.
 pub(crate) const MAX_DISCARDED: u64 = 1_000;
 
 /// One key, in a transaction.
@@ -79,14 +80,16 @@ impl KeyIn<'_> {
         Timestamp::from_micros(self.now)
     }
 
-    /// Touches the key's row, which stays as it is: something was moved behind it. On another node of a cluster an operator may have closed the key
-    /// meanwhile: of two who change its row one is refused.
+    /// Touches the key's row, which stays as it is: something was moved behind it. On another node
+    /// of a cluster an operator may have closed the key meanwhile: of two who change its row one is
+    /// refused.
     pub(crate) async fn touch(&mut self) -> Result<(), sqlx::Error> {
         self.execute(sqlx::query(sql::KEY_STEP)).await.map(|_| ())
     }
 
-    /// Turns as many parked messages into dead letters as one transaction moves. Returns their number. When they were the last the key flows again; until
-    /// then it is held, so that none of the others goes out.
+    /// Turns as many parked messages into dead letters as one transaction moves. Returns their
+    /// number. When they were the last the key flows again; until then it is held, so that none of
+    /// the others goes out.
     pub(crate) async fn discard(&mut self, state: &KeyState) -> Result<u64, sqlx::Error> {
         let most = i64::try_from(MAX_DISCARDED).unwrap_or(i64::MAX);
         let discarded = self.parked_to_dead("discarded", most).await?;
@@ -143,8 +146,9 @@ impl KeyIn<'_> {
     }
 }
 
-/// Takes numbers for the next states of so many keys; gives the first of them. In a statement of its own: whoever changes keys holds no lock that
-/// others who change other keys want. None comes back, though the key be closed and opened again.
+/// Takes numbers for the next states of so many keys; gives the first of them. In a statement of
+/// its own: whoever changes keys holds no lock that others who change other keys want. None comes
+/// back, though the key be closed and opened again.
 pub(crate) async fn take_versions(
     connection: &mut MySqlConnection,
     count: usize,

@@ -1,7 +1,8 @@
 //! Leases: who owns which bucket, for how long, by the database's clock.
 //!
-//! Each heartbeat is one transaction that locks the leases of its route first, so that what it decides on can't change under it; the clock is
-//! read after the locks were got. Whoever locks a relay's row has locked a lease before: in one order, nobody waits in a circle.
+//! Each heartbeat is one transaction that locks the leases of its route first, so that its basis
+//! can't change meanwhile; it reads the clock after it has the locks. Whoever locks a relay's row
+//! has locked a lease before: one order, and therefore no deadlock.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -37,8 +38,8 @@ pub(crate) async fn heartbeat(
         if let Some(leased) = in_transaction(connection, beat).await? {
             return Ok(leased);
         }
-        // A route that is new. Its rows are made in a statement that keeps no lock: of relays that start at once, none waits for another's lock
-        // while it has one that the other wants.
+        // A route that is new. Its rows are made in a statement that keeps no lock: of relays that
+        // start at once, none waits for another's lock while it has one that the other wants.
         sqlx::query(sql::LEASE_BUCKETS)
             .bind(route)
             .bind(sql::numbers((0..=u8::MAX).map(i64::from)))
@@ -92,7 +93,7 @@ fn taken_from(before: &[BucketRow], changed: &[BucketRow]) -> BTreeSet<RelayId> 
     before.iter().filter(has_changed).filter_map(|row| row.owner).collect()
 }
 
-/// Writes buckets that changed: each is this relay's or nobody's.
+/// Writes buckets that changed: each is owned by this relay or has no owner.
 async fn put(
     connection: &mut MySqlConnection,
     route: &Route,

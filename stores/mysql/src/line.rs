@@ -1,7 +1,8 @@
 //! A connection of the store's own, for one kind of work.
 //!
-//! Not a pool: each kind of work has one connection, so that load can't starve heartbeats, nothing has to be asked of a connection
-//! before it is used, and their number is known. Whoever has the line has it alone; others wait their turn.
+//! Not a pool: each kind of work has one connection, so that load can't starve heartbeats, nothing
+//! has to be asked of a connection before it is used, and their number is known. Whoever has the
+//! line has it alone; others wait their turn.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,13 +17,15 @@ use crate::cluster::{self, Kind};
 use crate::config::{MySqlOptions, seconds};
 use crate::error::{is_conflict, is_elsewhere, is_sound, of_beginning};
 
-/// Maximum idle time of a line that is in no transaction, in seconds: the most that the server takes on every system, and more, is a year.
+/// Maximum idle time of a line that is in no transaction, in seconds: the most that the server
+/// takes on every system, and more, is a year.
 const AT_EASE: u32 = 31_536_000;
 
-/// More rows than there are: what `sql_select_limit` is where nobody has set it.
+/// More rows than there are: the default of `sql_select_limit`.
 const NO_LIMIT: u64 = u64::MAX;
 
-/// The savepoint at the beginning of a transaction of the store's own. Where it is gone at the end, so is the transaction.
+/// The savepoint at the beginning of a transaction of the store's own. Where it is gone at the end,
+/// so is the transaction.
 pub(crate) const LINE: &str = "outbox_line";
 
 /// Time limit for the answer of a connection that was quiet, before it is used again.
@@ -31,8 +34,8 @@ const ANSWERS: Duration = Duration::from_secs(1);
 /// For how long connections of the store's own are used.
 #[derive(Clone, Copy)]
 struct Limits {
-    /// One that was quiet for longer is asked first whether it is there: networks forget connections without a word, and whoever writes to
-    /// such a one waits for as long as TCP tries.
+    /// One that was quiet for longer is asked first whether it is there: networks forget
+    /// connections without a word, and whoever writes to such a one waits for as long as TCP tries.
     quiet: Duration,
     /// One that is older is opened anew: the name of the server may stand for another one since.
     age: Duration,
@@ -70,18 +73,21 @@ pub(crate) struct Way {
     /// Settings of a connection before it is used.
     setup: Arc<str>,
     limits: Limits,
-    /// Number of times that a server said that writes go elsewhere, or was gone. Those that only read hear nothing of it, so all that were opened before are opened
-    /// anew: some with one server and some with another would be told of messages that others deny.
+    /// Number of times that a server said that writes go elsewhere, or was gone. Those that only
+    /// read hear nothing of it, so all that were opened before are opened anew: some with one
+    /// server and some with another would be told of messages that others deny.
     generation: Arc<AtomicU64>,
     kind: Arc<Kind>,
 }
 
 impl Way {
     pub(crate) fn new(pool: MySqlPool, options: &MySqlOptions) -> Self {
-        // Of a transaction. Whoever waits for its locks waits for no longer than `lock_timeout`: it is over by then, or at work.
+        // Of a transaction. Whoever waits for its locks waits for no longer than `lock_timeout`: it
+        // is over by then, or at work.
         let idle = options.lock_timeout.min(options.transaction_idle_timeout);
-        // READ COMMITTED: under the server's default, statements that look for rows also lock the gaps between them, and whoever appends
-        // waits for the relay. A line may be idle for long, and is not closed for it. `default` would be what the server was set to.
+        // READ COMMITTED: under the server's default, statements that look for rows also lock the
+        // gaps between them, and whoever appends waits for the relay. A line may be idle for long,
+        // and is not closed for it. `default` would be what the server was set to.
         let setup = format!(
             "set session transaction isolation level read committed; \
              set session sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', autocommit = 1, completion_type = 0, sql_safe_updates = 0, \
@@ -131,13 +137,15 @@ impl Way {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// A connection of this generation was told that writes go elsewhere, or broke. That may happen to many at once.
+    /// A connection of this generation was told that writes go elsewhere, or broke. That may happen
+    /// to many at once.
     fn leave(&self, generation: u64) {
         self.generation.fetch_max(generation.saturating_add(1), Ordering::Relaxed);
     }
 }
 
-/// A connection, opened when it is first needed, and again after it broke, grew old, or was found to be with a server that takes no writes.
+/// A connection, opened when it is first needed, and again after it broke, grew old, or was found
+/// to be with a server that takes no writes.
 pub(crate) struct Line {
     way: Way,
     place: Mutex<Option<Kept>>,
@@ -157,7 +165,8 @@ struct Since {
     generation: u64,
 }
 
-/// The line, held. Dropped before it is finished (a cancelled call), the connection is closed: nobody knows what it was doing.
+/// The line, held. If it is dropped before it is finished (a cancelled call), the connection is
+/// closed: its state is unknown.
 pub(crate) struct Held<'l> {
     way: &'l Way,
     place: MutexGuard<'l, Option<Kept>>,
@@ -192,7 +201,7 @@ impl Line {
                 matches!(answered, Ok(Ok(()))).then_some((connection, since))
             }
             Fate::Closed => {
-                // Whether the server hears of it does not matter.
+                // The server need not receive it.
                 let _ = timeout(ANSWERS, connection.close()).await;
                 None
             }
@@ -201,7 +210,8 @@ impl Line {
 }
 
 impl Held<'_> {
-    /// Gives the line back with what came of the work. A connection that broke is not kept, nor any that is with a server that takes no writes.
+    /// Gives the line back with what came of the work. A connection that broke is not kept, nor any
+    /// that is with a server that takes no writes.
     pub(crate) fn finish<T>(mut self, done: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
         match &done {
             Err(error) if is_elsewhere(error) => self.way.leave(self.since.generation),
@@ -223,10 +233,12 @@ pub(crate) async fn run(
     sqlx::raw_sql(AssertSqlSafe(statements.into())).execute(connection).await.map(|_| ())
 }
 
-/// Runs work in a transaction of the store's own, and ends the transaction with what came of the work.
+/// Runs work in a transaction of the store's own, and ends the transaction with what came of the
+/// work.
 ///
-/// The server closes a connection that is quiet for too long in it: a relay that is stopped, or cut off without a word, would hold its locks for as
-/// long as TCP takes to notice, and every other one waits. The bound is set in the round trip of BEGIN, and put back in one of its own.
+/// The server closes a connection that is quiet for too long in it: a relay that is stopped, or cut
+/// off without a word, would hold its locks for as long as TCP takes to notice, and every other one
+/// waits. The bound is set in the round trip of BEGIN, and put back in one of its own.
 pub(crate) async fn in_transaction<T>(
     connection: &mut MySqlConnection,
     work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
@@ -248,9 +260,11 @@ async fn within<T>(
     begin: &str,
     work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
-    // With autocommit off, what follows a transaction that was lost is begun anew, and rolled back in the end for want of the savepoint. Else it would be
-    // committed statement by statement: a node of a cluster does not tell of an abort that meets it while it prepares a statement (2 of 482 in a trial
-    // with MariaDB 10.11), and goes on: relays with new connections owned a bucket twice in 3 of 4 runs.
+    // With autocommit off, what follows a transaction that was lost is begun anew, and rolled back
+    // in the end for want of the savepoint. Else it would be committed statement by statement: a
+    // node of a cluster does not tell of an abort that meets it while it prepares a statement (2 of
+    // 482 in a trial with MariaDB 10.11), and goes on: relays with new connections owned a bucket
+    // twice in 3 of 4 runs.
     let begun = run(
         connection,
         format!("set session wait_timeout = @outbox_idle, autocommit = 0; {begin}; savepoint {LINE}"),
@@ -261,8 +275,9 @@ async fn within<T>(
         Ok(()) => work(connection).await,
         Err(error) => Err(error),
     };
-    // Each on its own: such a node also tells nobody that COMMIT has failed where something stands behind it in the same round trip, or that there was
-    // nothing left to commit where the transaction was lost in front of it.
+    // Each on its own: such a node also does not report a failed COMMIT if something stands behind
+    // it in the same round trip, or that there was nothing left to commit because the transaction
+    // was lost before it.
     let ended = match done {
         Ok(value) => match run(connection, format!("release savepoint {LINE}")).await {
             Ok(()) => run(connection, "commit").await.map(|()| value),
@@ -280,7 +295,8 @@ async fn within<T>(
         ready = run(connection, format!("rollback; {at_ease}")).await;
     }
     if ready.is_err() {
-        // It must not be used again for single statements. Whoever has it next finds that out; what came of this work stays what it is.
+        // It must not be used again for single statements. Whoever has it next finds that out; what
+        // came of this work stays what it is.
         let _ = run(connection, "kill connection_id()").await;
     }
     ended
@@ -318,7 +334,7 @@ mod tests {
             let mut held = line.hold().await.unwrap();
             assert_eq!(proxy.came(), came, "it answers");
             proxy.swallow();
-            // What is sent now is lost, and all that follows it. Too short a wait would only let a mistake pass.
+            // Statements sent from now on are lost. Too short a wait would only hide a mistake.
             assert!(timeout(SECOND / 4, run(&mut held.connection, "do 1")).await.is_err());
             held.finish(Ok(())).unwrap();
             proxy.pass();
@@ -328,7 +344,7 @@ mod tests {
         }
     }
 
-    /// As a node of a cluster does that aborts a transaction and tells nobody.
+    /// As a node of a cluster that aborts a transaction without telling its client.
     #[tokio::test]
     async fn what_comes_behind_a_transaction_that_was_lost_is_not_committed() {
         for wish in [MySql::newest(), MariaDb::newest()] {
@@ -377,7 +393,7 @@ mod tests {
             assert_eq!(proxy.came(), 3);
             let mut held = lines[0].hold().await.unwrap();
             let killed = run(&mut held.connection, "kill connection_id()").await;
-            // What a server says of its own end differs; the connection is gone.
+            // Servers word their own end differently; the connection is gone.
             let gone = killed.and(run(&mut held.connection, "do 1").await);
             let gone = if gone.as_ref().is_err_and(is_elsewhere) {
                 gone

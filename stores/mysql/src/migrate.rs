@@ -9,19 +9,22 @@ use crate::check;
 use crate::error::{number, store_error};
 use crate::line::run;
 
-/// Every migration, in order. Never changed once released. Each of their statements can be run again, since the server commits each by itself.
+/// Every migration, in order. Never changed once released. Each of their statements can be run
+/// again, since the server commits each by itself.
 pub(crate) const MIGRATIONS: Migrations =
     Migrations(&[Migration::new(1, "create", include_str!("../migrations/0001_create.sql"))]);
 
 const OPERATION: &str = "migrate";
 
-/// Number of attempts of a migration while others do the same: on nodes of a cluster, which don't wait for each other, one of two is refused.
+/// Number of attempts of a migration while others do the same: on nodes of a cluster, which don't
+/// wait for each other, one of two is refused.
 pub(crate) const MAX_CONFLICTS: u32 = 10;
 /// Error of that one.
 pub(crate) const DEADLOCK: u16 = 1213;
 
-/// Brings the tables to this version. The server can't change tables in a transaction: what a migration has done when it is cut short is done, and
-/// the next one goes on from there. Of several programs at once, each does what is not done yet.
+/// Brings the tables to this version. The server can't change tables in a transaction: what a
+/// migration has done when it is cut short is done, and the next one goes on from there. Of several
+/// programs at once, each does what is not done yet.
 pub(crate) async fn migrate(connection: &mut MySqlConnection) -> Result<(), StoreError> {
     let failed = |error| store_error(OPERATION, error);
     check::server(connection, OPERATION).await?;

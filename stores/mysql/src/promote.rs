@@ -1,7 +1,8 @@
 //! Scheduled messages that are due join their keys.
 //!
-//! Only stripes whose lock is free are written to: a user's transaction that stays open holds up what is due in its own stripes, and nobody waits for
-//! it with the locks of others. A stripe is passed over whole, so what is due in it joins in its order, later.
+//! Only stripes whose lock is free are written to: a user's transaction that stays open delays due
+//! messages of its own stripes, and no round waits for it with the locks of others. A stripe is
+//! passed over whole, so what is due in it joins in its order, later.
 
 use std::collections::BTreeSet;
 
@@ -16,10 +17,12 @@ use crate::lease::now;
 use crate::line::{in_transaction, run};
 use crate::{sql, stripes};
 
-/// The most entries of one list: of one that is longer MariaDB makes a table, and looks for its rows otherwise than by the primary key.
+/// The most entries of one list: of one that is longer MariaDB makes a table, and looks for its
+/// rows otherwise than by the primary key.
 const MAX_LISTED: usize = 500;
 
-/// Maximum wait for a stripe that is never free, in seconds: where writers stand in line all the time, this one has to do so too.
+/// Maximum wait for a stripe that is never free, in seconds: where writers stand in line all the
+/// time, this one has to do so too.
 const PATIENCE: u32 = 1;
 
 /// A stripe of a route.
@@ -32,7 +35,8 @@ struct Joined {
     busy: BTreeSet<StripeOf>,
 }
 
-/// Appends what is due, up to a limit, but for what another transaction is still writing. Says how many.
+/// Appends what is due, up to a limit, but for what another transaction is still writing. Says how
+/// many.
 pub(crate) async fn promote(connection: &mut MySqlConnection, limit: usize) -> Result<u64, sqlx::Error> {
     let now = now(connection).await?;
     let most = number(limit).unsigned_abs();
@@ -101,7 +105,8 @@ async fn due(connection: &mut MySqlConnection, statement: &str) -> Result<Vec<Ch
         due.push(Chosen {
             entry: row.try_get_unchecked(0)?,
             route: String::from_utf8_lossy(route).into_owned(),
-            // As it was written: if it is not that of the key, the message becomes a dead letter that says so.
+            // As it was written: if it is not that of the key, the message becomes a dead letter
+            // that says so.
             stripe: StripeId(row.try_get_unchecked::<u16, _>(2)?),
         });
     }
@@ -129,7 +134,8 @@ pub(crate) fn sample() -> String {
     due_statement(0, &BTreeSet::new(), None, 1)
 }
 
-/// Appends those of these messages whose stripes can be locked, and that nobody else has locked, in the transaction that is open.
+/// Appends these messages in the open transaction, if their stripes can be locked and no other
+/// transaction has locked them.
 async fn join(connection: &mut MySqlConnection, due: &[Chosen], or: &str) -> Result<Joined, sqlx::Error> {
     sqlx::query(sql::PROMOTING).fetch_one(&mut *connection).await?;
     let wanted: BTreeSet<StripeOf> = due.iter().map(stripe_of).collect();

@@ -1,4 +1,5 @@
-//! Dead letters and delivered messages on their way back, in one transaction. Dead letters that the database refuses stay.
+//! Dead letters and delivered messages on their way back, in one transaction. Dead letters that the
+//! database refuses stay.
 
 use outbox_contract::backend::{AuditNote, Requeue};
 use outbox_contract::{MessageId, StoreError};
@@ -56,7 +57,8 @@ impl MySqlStore {
         requeue.result()
     }
 
-    /// Appends delivered messages again. Their ids stand behind what is read of rows to choose them.
+    /// Appends delivered messages again. Their ids stand behind what is read of rows to choose
+    /// them.
     pub(crate) async fn replay_chosen(
         &self,
         note: &AuditNote,

@@ -5,7 +5,8 @@ use outbox_store_sql::{Column, MessageRow};
 use sqlx::Row;
 use sqlx::mysql::MySqlRow;
 
-/// A row with the columns of a message, by index: a look-up by name would cost one for each column of each row.
+/// A row with the columns of a message, by index: a look-up by name would cost one for each column
+/// of each row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Columns<'r>(&'r MySqlRow);
 

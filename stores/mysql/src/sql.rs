@@ -1,6 +1,8 @@
-//! Every statement, by name: the files of `queries/`. And lists and literals as statements take them.
+//! Every statement, by name: the files of `queries/`. And lists and literals as statements take
+//! them.
 //!
-//! One list, so that `check` can have the server prepare all of them: what it prepares has the tables and columns it needs.
+//! One list, so that `check` can have the server prepare all of them: what it prepares has the
+//! tables and columns it needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -101,7 +103,8 @@ pub(crate) fn ids(ids: impl IntoIterator<Item = MessageId>) -> String {
     list(ids, |json, id| write!(json, "\"{:X}\"", id.as_uuid().simple()))
 }
 
-/// Messages as a JSON array of arrays for `json_table`: id, topic and, if there is one, key of each, in hexadecimal digits.
+/// Messages as a JSON array of arrays for `json_table`: id, topic and, if there is one, key of
+/// each, in hexadecimal digits.
 pub(crate) fn handled<'m>(messages: impl IntoIterator<Item = &'m Message>) -> String {
     let hex = |json: &mut String, bytes: &[u8]| bytes.iter().try_for_each(|byte| write!(json, "{byte:02X}"));
     list(messages, |json, message| {
@@ -183,7 +186,8 @@ pub(crate) fn commas<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -
     text
 }
 
-/// The condition that a route and a number are among these, in parentheses; each route once, in order, so that the primary key is walked in its order.
+/// The condition that a route and a number are among these, in parentheses; each route once, in
+/// order, so that the primary key is walked in its order.
 pub(crate) fn among<'r, N: Ord + std::fmt::Display>(
     route: &str,
     number: &str,

@@ -56,11 +56,14 @@ struct Inner {
 impl MySqlStore {
     /// A store in the database of a pool, with the default options.
     ///
-    /// Appends happen in transactions of this pool. Everything that relays do runs on six connections of our own to the same database, opened
-    /// when they are first needed with the options that the pool has then, so that neither waits for the other's connections. Make the pool with
-    /// [`pool_options`](Self::pool_options), or a cancelled query may cost it a connection, and a transaction of `begin` that is dropped leaves
-    /// its settings on one. On nodes of a Galera cluster prefer [`connect`](Self::connect): there a transaction of a pool of your own that a node aborts
-    /// while it prepares a statement goes on in autocommit, and nobody is told until it is to be committed.
+    /// Appends happen in transactions of this pool. Everything that relays do runs on six
+    /// connections of our own to the same database, opened when they are first needed with the
+    /// options that the pool has then, so that neither waits for the other's connections. Make the
+    /// pool with [`pool_options`](Self::pool_options), or a cancelled query may cost it a
+    /// connection, and a transaction of `begin` that is dropped leaves its settings on one. On
+    /// nodes of a Galera cluster prefer [`connect`](Self::connect): there a transaction of a pool
+    /// of your own that a node aborts while it prepares a statement continues in autocommit, and
+    /// you see no error before the commit.
     #[must_use]
     pub fn new(pool: MySqlPool) -> Self {
         Self::of(pool, MySqlOptions::default(), false)
@@ -70,18 +73,20 @@ impl MySqlStore {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](StoreErrorKind::Invalid) with everything that is [wrong with the options](MySqlOptions::problems).
+    /// [`Invalid`](StoreErrorKind::Invalid) with everything that is [wrong with the
+    /// options](MySqlOptions::problems).
     pub fn with_options(pool: MySqlPool, options: MySqlOptions) -> Result<Self, StoreError> {
         Self::check_options(&options)?;
         Ok(Self::of(pool, options, false))
     }
 
-    /// A store in the database of a URL, `mysql://user:password@host:port/database`, with the default options. Connects once, so that an
-    /// address that can't be right is known at once.
+    /// A store in the database of a URL, `mysql://user:password@host:port/database`, with the
+    /// default options. Connects once, so that an address that can't be right is known at once.
     ///
     /// # Errors
     ///
-    /// `Invalid` for what is not such a URL; `NotPermitted` for a user, password, database or certificate that is refused; `Unavailable`.
+    /// `Invalid` for what is not such a URL; `NotPermitted` for a user, password, database or
+    /// certificate that is refused; `Unavailable`.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         Self::connect_with(url, MySqlOptions::default()).await
     }
@@ -118,15 +123,19 @@ impl MySqlStore {
         Ok(store)
     }
 
-    /// Options of a pool of your own, as [`connect`](Self::connect) has them: what is open on a connection that comes back is rolled back, the
-    /// settings of [`begin`](outbox_contract::Transactional::begin) are put back, and one that does not get ready for its next user within 5 seconds is
-    /// closed. Where a pool has an `after_release` of its own, a transaction of `begin` that is dropped, neither committed nor rolled back, leaves
+    /// Options of a pool of your own, as [`connect`](Self::connect) has them: what is open on a
+    /// connection that comes back is rolled back, the settings of
+    /// [`begin`](outbox_contract::Transactional::begin) are put back, and one that does not get
+    /// ready for its next user within 5 seconds is closed. Where a pool has an `after_release` of
+    /// its own, a transaction of `begin` that is dropped, neither committed nor rolled back, leaves
     /// a connection behind that the server closes when it is idle for `transaction_idle_timeout`.
     ///
-    /// They are for futures that are dropped before they are done, as a timeout does (seen with sqlx 0.9). Of a query whose statement is being
-    /// prepared: the driver afterwards waits for an answer to its ROLLBACK that it has taken for another one, and the connection would be lost to
-    /// the pool for good. Of `pool.begin()`: the driver knows nothing of the transaction that the server has begun, and whoever used the connection
-    /// next, without one of their own, would write into it.
+    /// They are for futures that are dropped before they are done, as a timeout does (seen with
+    /// sqlx 0.9). Of a query whose statement is being prepared: the driver afterwards waits for an
+    /// answer to its ROLLBACK that it has taken for another one, and the connection would be lost
+    /// to the pool for good. Of `pool.begin()`: the driver knows nothing of the transaction that
+    /// the server has begun, and whoever used the connection next, without one of their own, would
+    /// write into it.
     ///
     /// ```no_run
     /// # mod outbox { pub mod mysql { pub use outbox_store_mysql::*; } }
@@ -140,7 +149,8 @@ impl MySqlStore {
     #[must_use]
     pub fn pool_options() -> MySqlPoolOptions {
         MySqlPoolOptions::new()
-            // A round trip before each transaction; one that meets a broken connection is Unavailable, as it may be in its middle too.
+            // A round trip before each transaction; one that meets a broken connection is
+            // Unavailable, as it may be in its middle too.
             .test_before_acquire(false)
             .after_release(|connection, _| {
                 Box::pin(async move {
@@ -202,7 +212,8 @@ impl MySqlStore {
         &self.inner.options
     }
 
-    /// The statements that make the tables, for those who run them with a tool of their own: each once, in order.
+    /// The statements that make the tables, for those who run them with a tool of their own: each
+    /// once, in order.
     #[must_use]
     pub const fn migrations() -> &'static [Migration] {
         MIGRATIONS.0
@@ -242,7 +253,8 @@ impl MySqlStore {
         line.finish(done).map_err(failed)
     }
 
-    /// Looks after the partitions of the history, now and then. Failing costs space, no message: rows go to the last partition.
+    /// Looks after the partitions of the history, now and then. Failing costs space, no message:
+    /// rows go to the last partition.
     async fn turn_history(&self) -> u64 {
         let Some(kept) = self.options().history else { return 0 };
         {
@@ -260,7 +272,7 @@ impl MySqlStore {
     }
 }
 
-/// Shows the options only: where the database is, and who it is asked as, is nobody's business.
+/// Shows the options only: the address and user of the database may be secret.
 impl fmt::Debug for MySqlStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MySqlStore").field("options", &self.inner.options).finish_non_exhaustive()
@@ -286,7 +298,8 @@ impl Store for MySqlStore {
     }
 
     async fn check(&self) -> Result<(), StoreError> {
-        // A connection that has prepared nothing: what was prepared before says nothing of the tables as they are now.
+        // A connection that has prepared nothing: what was prepared before says nothing of the
+        // tables as they are now.
         let mut connection = self.inner.way.open().await.map_err(|error| store_error("check", error))?;
         check::check(&mut connection).await?;
         below::warn(&mut connection, self.options().counting_limit).await;
@@ -317,7 +330,8 @@ impl Store for MySqlStore {
         self.on("fetch", &self.lines().fetching, work).await
     }
 
-    /// On another connection: a look may take long where the server has not purged yet what was deleted.
+    /// On another connection: a look may take long where the server has not purged yet what was
+    /// deleted.
     async fn fetch_below(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
         let work = async |connection: &mut MySqlConnection| fetch::fetch(connection, request).await;
         self.on("fetch_below", &self.lines().looking, work).await

@@ -24,8 +24,9 @@ pub(crate) struct Place {
 
 /// Numbers that an append takes of each stripe that it writes to. Pure.
 ///
-/// A position is the clock's microseconds, plus which row of the append it is, times 1,024, plus the stripe: no two stripes of a route share one, and
-/// as long as the clock goes on they are in the order of the append. Within a stripe each is above the one before, whatever the clock says.
+/// A position is the clock's microseconds, plus which row of the append it is, times 1,024, plus
+/// the stripe: no two stripes of a route share one, and as long as the clock goes on they are in
+/// the order of the append. Within a stripe each is above the one before, whatever the clock says.
 #[derive(Debug)]
 pub(crate) struct Taking<'r> {
     /// Those of each stripe, in the order in which stripes are locked: the same for every writer.
@@ -56,9 +57,11 @@ impl<'r> Taking<'r> {
         Self { shares, rows }
     }
 
-    /// The statement that locks the stripes and takes their numbers. A row that is there is changed in its current state, under every isolation
-    /// level; where the server keeps to snapshots (`innodb_snapshot_isolation`, MariaDB's default from 11.6.2 on), a transaction that is REPEATABLE READ
-    /// and began to read before the row was last changed is in conflict (1020). Every assignment reads old values only, in whichever order the server makes them.
+    /// The statement that locks the stripes and takes their numbers. A row that is there is changed
+    /// in its current state, under every isolation level; where the server keeps to snapshots
+    /// (`innodb_snapshot_isolation`, MariaDB's default from 11.6.2 on), a transaction that is
+    /// REPEATABLE READ and began to read before the row was last changed is in conflict (1020).
+    /// Every assignment reads old values only, in whichever order the server makes them.
     fn take(&self) -> String {
         let mut sql = String::from(
             "insert into outbox_stripe (route, stripe, number, position, first_number, first_position) values ",
@@ -85,7 +88,8 @@ impl<'r> Taking<'r> {
 
     /// The statement that says what was taken.
     fn taken(&self) -> String {
-        // By the primary key, though it were most of the table: a reader that locks what it reads locks no other stripe.
+        // By the primary key, though it were most of the table: a reader that locks what it reads
+        // locks no other stripe.
         format!(
             "select route, stripe, first_number, first_position, @@max_allowed_packet from outbox_stripe force index (primary) where {} limit {}",
             sql::among("route", "stripe", self.shares.keys().map(|(route, stripe)| (*route, stripe.0))),
@@ -125,25 +129,29 @@ macro_rules! require {
     };
 }
 
-/// Nothing in SQL tells a program without privileges whether it is in a transaction. But a savepoint that is made outside of one is not made.
+/// Nothing in SQL tells a program without privileges whether it is in a transaction. But a
+/// savepoint that is made outside of one is not made.
 ///
-/// After a deadlock the server rolls the transaction back and goes on without one. The driver does not see it, and whoever goes on in spite of
-/// the error would commit a message alone (promise P1).
+/// After a deadlock the server rolls the transaction back and goes on without one. The driver does
+/// not see it, and whoever goes on in spite of the error would commit a message alone (promise P1).
 ///
-/// With autocommit off that tells nothing: the server begins another transaction with the savepoint. So there it is refused, by a question with
-/// two answers where one is asked for.
+/// With autocommit off that tells nothing: the server begins another transaction with the
+/// savepoint. So there it is refused, by a question with two answers where one is asked for.
 ///
-/// The savepoint is asked for last: what is lost on the way to it is told too (see [`in_open_transaction`]).
+/// The savepoint is asked for last: what is lost on the way to it is told too (see
+/// [`in_open_transaction`]).
 pub(crate) const REQUIRE_USUAL_TRANSACTION: &str = require!("@@autocommit = 0");
 
-/// The same, but for a transaction that was begun with autocommit off by whoever will look, before it is committed, whether it is still that one
-/// ([`in_transaction`](crate::line::in_transaction)).
+/// The same, but for a transaction that was begun with autocommit off by whoever will look, before
+/// it is committed, whether it is still that one ([`in_transaction`](crate::line::in_transaction)).
 pub(crate) const REQUIRE_TRANSACTION: &str = require!("@@autocommit = 0 and @outbox_looks is null");
 
-/// Statements of one round trip that are run in an open transaction, or refused. A node of a cluster rolls a transaction back when the commit of another
-/// node is in its way, and where that happens between two statements of a round trip it says nothing, and runs the rest without a transaction (seen with
-/// MariaDB 10.11). Then the savepoint is gone at the end, and that is told as the conflict that it is; the last statement's own end is always told. A
-/// number of a stripe that was taken by then is taken for good, which costs a reader one look.
+/// Statements of one round trip that are run in an open transaction, or refused. A node of a
+/// cluster rolls a transaction back when the commit of another node is in its way, and where that
+/// happens between two statements of a round trip it says nothing, and runs the rest without a
+/// transaction (seen with MariaDB 10.11). Then the savepoint is gone at the end, and that is told
+/// as the conflict that it is; the last statement's own end is always told. A number of a stripe
+/// that was taken by then is taken for good, which costs a reader one look.
 pub(crate) fn in_open_transaction(statements: &str) -> String {
     format!("{REQUIRE_TRANSACTION}; savepoint {PACKET}; {statements}; release savepoint {PACKET}")
 }
@@ -194,8 +202,9 @@ impl KnownRoutes {
     }
 }
 
-/// Sees to it that the stripes of a route have their rows, in a transaction of its own: a writer that found one missing would make it, and two that
-/// do would wait for each other. Looks first, without a lock: rows that are there may be locked by writers for as long as these like.
+/// Sees to it that the stripes of a route have their rows, in a transaction of its own: a writer
+/// that found one missing would make it, and two that do would wait for each other. Looks first,
+/// without a lock: rows that are there may be locked by writers for as long as these like.
 pub(crate) async fn make(connection: &mut MySqlConnection, route: &str) -> Result<(), sqlx::Error> {
     let route = route.as_bytes();
     let made = sqlx::query(sql::STRIPES_MADE).bind(route).fetch_one(&mut *connection).await?;
@@ -261,7 +270,8 @@ mod tests {
         assert!(taking.taken().contains("(route = x'72' and stripe in (3,7))"));
     }
 
-    /// A transaction that a node of a cluster takes away on the way is known by the absence of the savepoint: the node does not tell.
+    /// A transaction that a node of a cluster takes away on the way is known by the absence of the
+    /// savepoint: the node does not tell.
     #[test]
     fn the_last_question_is_for_the_savepoint() {
         assert!(REQUIRE_TRANSACTION.ends_with("; release savepoint outbox_transaction"));

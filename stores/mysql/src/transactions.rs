@@ -17,11 +17,13 @@ use crate::store::MySqlStore;
 use crate::stripes::{REQUIRE_TRANSACTION, REQUIRE_USUAL_TRANSACTION};
 use crate::{append, blame, deduplicate, stripes};
 
-/// Number of times that a transaction is begun again on another connection of the pool, when one of them turns out to be broken: nothing has happened yet. A
-/// server that was restarted has broken them all.
+/// Number of times that a transaction is begun again on another connection of the pool, when one of
+/// them turns out to be broken: nothing has happened yet. A server that was restarted has broken
+/// them all.
 const MAX_BROKEN: u32 = 100;
 
-/// Gives a connection back the timeouts, and the autocommit, that it had before `begin`. On one that is as it was it changes nothing.
+/// Gives a connection back the timeouts, and the autocommit, that it had before `begin`. On one
+/// that is as it was it changes nothing.
 macro_rules! restore {
     () => {
         "set session innodb_lock_wait_timeout = cast(coalesce(@outbox_locks, @@innodb_lock_wait_timeout) as unsigned), \
@@ -33,9 +35,11 @@ macro_rules! restore {
 
 const RESTORE: &str = restore!();
 
-/// Statements for a connection that comes back to its pool, or whose transaction is known to be over.
+/// Statements for a connection that comes back to its pool, or whose transaction is known to be
+/// over.
 ///
-/// As all that ends a transaction here it says that none is begun with it, and that the session goes on: `completion_type` is the user's.
+/// As all that ends a transaction here it says that none is begun with it, and that the session
+/// goes on: `completion_type` is the user's.
 pub(crate) const ROLL_BACK_AND_RESTORE: &str = concat!("rollback and no chain no release; ", restore!());
 
 const COMMIT: &str = "commit and no chain no release";
@@ -46,17 +50,21 @@ const BEGIN: &str = "set transaction isolation level read committed; start trans
 /// The savepoint at the beginning of a transaction of a user's, on a node of a cluster.
 const BEGUN: &str = "outbox_begun";
 
-/// Begins with timeouts for this transaction and with autocommit set, and remembers what they were: the connection is the user's.
+/// Begins with timeouts for this transaction and with autocommit set, and remembers what they were:
+/// the connection is the user's.
 ///
-/// An open transaction is rolled back first, since it is nobody's any more and no other can be described in it: of a `begin` of the driver's that was dropped
-/// half way, or of a read where autocommit is off. `autocommit` is remembered as a number: else MariaDB's `coalesce` makes the word `ON` of it, which
-/// would be put back as 0.
+/// An open transaction is rolled back first, since it has no owner any more and no other can be
+/// described in it: of a `begin` of the driver's that was dropped half way, or of a read where
+/// autocommit is off. `autocommit` is remembered as a number: else MariaDB's `coalesce` makes the
+/// word `ON` of it, which would be put back as 0.
 ///
-/// On a node of a cluster, what was committed on another one is there when the transaction begins. A node that lags may refuse to wait for that: then nothing
-/// was set.
+/// On a node of a cluster, what was committed on another one is there when the transaction begins.
+/// A node that lags may refuse to wait for that: then nothing was set.
 ///
-/// There, autocommit is off, as in transactions of the store's own ([`in_transaction`](crate::line::in_transaction)) and for the same reason: what the
-/// user does in a transaction that was lost unnoticed is not committed. But only where `is_tidy`: on a connection that nobody restores it would stay so.
+/// There, autocommit is off, as in transactions of the store's own
+/// ([`in_transaction`](crate::line::in_transaction)) and for the same reason: what the user does in
+/// a transaction that was lost unnoticed is not committed. But only if `is_tidy`: on a connection
+/// that is never restored it would stay so.
 fn begin_statement(options: &MySqlOptions, is_node: bool, is_tidy: bool) -> String {
     let catch_up = if is_node { CATCH_UP } else { "do 0" };
     let (autocommit, look) = if is_node && is_tidy {
@@ -76,12 +84,14 @@ fn begin_statement(options: &MySqlOptions, is_node: bool, is_tidy: bool) -> Stri
 impl MySqlStore {
     /// Commits, and does something behind it, in one round trip.
     ///
-    /// A COMMIT of a transaction that the server has rolled back before is answered as if all were well. So something goes in front of it that is
-    /// refused where there is no transaction: then the COMMIT is not run.
+    /// A COMMIT of a transaction that the server has rolled back before is answered as if all were
+    /// well. So something goes in front of it that is refused where there is no transaction: then
+    /// the COMMIT is not run.
     ///
-    /// On a node of a cluster COMMIT goes on its own: one that fails is not told where something stands behind it in the same round trip, and a transaction
-    /// that is lost between what stands in front of it and COMMIT itself would be. (MariaDB 10.11: of 30 pairs of conflicting commits, 7 to 11 were both
-    /// answered as done.)
+    /// On a node of a cluster COMMIT goes on its own: one that fails is not told where something
+    /// stands behind it in the same round trip, and a transaction that is lost between what stands
+    /// in front of it and COMMIT itself would be. (MariaDB 10.11: of 30 pairs of conflicting
+    /// commits, 7 to 11 were both answered as done.)
     async fn end(&self, connection: &mut MySqlConnection, behind: &str) -> Committed {
         let is_node = match self.kind().last() {
             Some(is_node) => is_node,
@@ -94,7 +104,8 @@ impl MySqlStore {
             }
             let committed = run(connection, COMMIT).await;
             if committed.is_ok() {
-                // Where it fails, the connection is broken, or its next user finds the transaction's timeouts; the commit has succeeded.
+                // Where it fails, the connection is broken, or its next user finds the
+                // transaction's timeouts; the commit has succeeded.
                 let _ = run(connection, behind).await;
             }
             committed
@@ -107,7 +118,8 @@ impl MySqlStore {
                 Committed::Yes
             }
             Err(error) if is_surely_not_committed(&error) => {
-                // Not every pool does so when the connection comes back; where it fails, the connection is broken.
+                // Not every pool does so when the connection comes back; where it fails, the
+                // connection is broken.
                 let _ = run(connection, ROLL_BACK_AND_RESTORE).await;
                 Committed::No(store_error("commit", error))
             }
@@ -119,7 +131,8 @@ impl MySqlStore {
         self.kind().last() != Some(false)
     }
 
-    /// Sees to it that the stripes of these messages' routes have their rows, before a user's transaction has locked anything of them.
+    /// Sees to it that the stripes of these messages' routes have their rows, before a user's
+    /// transaction has locked anything of them.
     async fn know_routes(&self, messages: &[Outgoing]) -> Result<(), StoreError> {
         for route in self.routes().unknown(messages.iter().map(|outgoing| &outgoing.route)) {
             let work =
@@ -140,7 +153,7 @@ async fn require_begun(connection: &mut MySqlConnection) -> Result<(), sqlx::Err
     run(connection, format!("release savepoint {BEGUN}")).await
 }
 
-/// Finishes a `begin` that nobody waits for any more. Without a runtime there is nobody to do it.
+/// Finishes a `begin` whose caller is gone. Without a runtime it can't be finished.
 fn finish(rest: Rest) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(rest);
@@ -156,7 +169,8 @@ impl Transactional for MySqlStore {
         tx
     }
 
-    /// Begins with READ COMMITTED, and with `lock_timeout` and `transaction_idle_timeout` set until it is committed or rolled back.
+    /// Begins with READ COMMITTED, and with `lock_timeout` and `transaction_idle_timeout` set until
+    /// it is committed or rolled back.
     async fn begin(&self) -> Result<Self::Tx<'static>, StoreError> {
         let most = self.pool().size().min(MAX_BROKEN);
         let mut broken = 0;
@@ -169,7 +183,8 @@ impl Transactional for MySqlStore {
                 let statement =
                     AssertSqlSafe(begin_statement(self.options(), is_node, self.is_tidy())).into_sql_str();
                 let pool = self.pool().clone();
-                // Dropped half way, the driver would give the connection back with a transaction open that it knows nothing of.
+                // Dropped half way, the driver would give the connection back with a transaction
+                // open that it knows nothing of.
                 Finished::new(async move { pool.begin_with(statement).await }, finish).await
             };
             match begun.await {

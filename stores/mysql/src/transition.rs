@@ -1,7 +1,8 @@
 //! Transitions of failing keys.
 //!
-//! All steps of a call are one transaction. It changes and so locks the leases of all steps, then for each step the key, then looks and acts: nobody can take the
-//! lease or change the key meanwhile. A step is refused before it has changed anything.
+//! All steps of a call are one transaction. It changes and so locks the leases of all steps, then
+//! for each step the key, then looks and acts: neither lease nor key can change meanwhile. A step
+//! is refused before it has changed anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -91,8 +92,9 @@ fn place(transition: &KeyTransition) -> Place<'_> {
     (transition.route.as_str(), u16::from(transition.bucket.0))
 }
 
-/// Locks the leases of all steps before the first, the lowest first, as heartbeats do: steps come in no order of buckets, and locked one by one they
-/// would wait for a heartbeat that waits for them.
+/// Locks the leases of all steps before the first, the lowest first, as heartbeats do: steps come
+/// in no order of buckets, and locked one by one they would wait for a heartbeat that waits for
+/// them.
 async fn lock_leases<'d>(
     connection: &mut MySqlConnection,
     transitions: &'d [KeyTransition],
@@ -118,10 +120,12 @@ async fn lock_leases<'d>(
     Ok(leases)
 }
 
-/// The statement that changes the leases of all steps, and so locks them. It walks the primary key, which is the order of heartbeats.
+/// The statement that changes the leases of all steps, and so locks them. It walks the primary key,
+/// which is the order of heartbeats.
 ///
-/// A lock holds on one server. Nodes of a cluster learn of what was changed, and of two that have changed the same row let the first commit: so
-/// whoever takes a lease on one node and whoever relies on it on another meet here.
+/// A lock holds on one server. Nodes of a cluster learn of what was changed, and of two that have
+/// changed the same row let the first commit: so whoever takes a lease on one node and whoever
+/// relies on it on another meet here.
 fn fence_statement<'d>(places: impl IntoIterator<Item = Place<'d>>) -> String {
     format!(
         "update outbox_lease force index (primary) set steps = steps + 1 where relay is not null and {} order by route, bucket",
@@ -139,13 +143,15 @@ fn lock_statement<'d>(places: impl IntoIterator<Item = Place<'d>>) -> String {
     )
 }
 
-/// The statements as a transition writes them, for the server to prepare when the tables are checked.
+/// The statements as a transition writes them, for the server to prepare when the tables are
+/// checked.
 pub(crate) fn samples() -> [String; 2] {
     [fence_statement([("default", 0)]), lock_statement([("default", 0)])]
 }
 
 impl KeyIn<'_> {
-    /// Moves the messages of a step. False: its own message is neither hot nor parked, and nothing has changed.
+    /// Moves the messages of a step. False: its own message is neither hot nor parked, and nothing
+    /// has changed.
     async fn move_messages(&mut self, step: &Step, history: bool) -> Result<bool, sqlx::Error> {
         match step {
             Step::Fail { row, behind, .. } => {
@@ -171,7 +177,8 @@ impl KeyIn<'_> {
         Ok(place.try_get_unchecked::<i64, _>(0)? != 0 || place.try_get_unchecked::<i64, _>(1)? != 0)
     }
 
-    /// Moves messages of the key from the hot table to the parked ones; passes over those that are not there.
+    /// Moves messages of the key from the hot table to the parked ones; passes over those that are
+    /// not there.
     async fn park(&mut self, rows: &[RowId]) -> Result<(), sqlx::Error> {
         let rows = sql::rows(rows);
         self.execute(sqlx::query(sql::PARK).bind(self.now).bind(&rows)).await?;

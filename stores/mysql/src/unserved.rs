@@ -1,6 +1,8 @@
-//! Routes with messages that no relay serves: one step along a primary key, which begins with the route, for each of them.
+//! Routes with messages that no relay serves: one step along a primary key, which begins with the
+//! route, for each of them.
 //!
-//! Nothing of a route that is served is walked over, neither what waits there nor what is gone and, for an old snapshot's sake, still there.
+//! Nothing of a route that is served is walked over, neither what waits there nor what is gone and,
+//! for an old snapshot's sake, still there.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

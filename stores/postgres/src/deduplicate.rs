@@ -31,8 +31,8 @@ pub(crate) async fn deduplicate(
     for row in &rows {
         new.insert(row.try_get::<Uuid, _>(0)?);
     }
-    // One by one: a message recorded as handled unblocks the one behind it. An id that is given twice is new
-    // the first time.
+    // One by one: a message recorded as handled unblocks the one behind it. An id that is given
+    // twice is new the first time.
     let mut handled_ids = Vec::with_capacity(messages.len());
     for message in messages {
         let deduplication = if new.remove(&message.id.as_uuid()) {

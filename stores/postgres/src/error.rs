@@ -135,8 +135,8 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
 const NO_TLS: &str = "the TLS connection failed; check sslmode, and with verify-ca or verify-full that sslrootcert names the authority \
      that signed the server's certificate, and that the host is the one in it";
 
-/// Returns the meaning of a SQLSTATE for an outbox, and the remedy. Pure. One table, however long: a code
-/// is looked up in one place.
+/// Returns the meaning of a SQLSTATE for an outbox, and the remedy. Pure. One table, however long:
+/// a code is looked up in one place.
 pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
     match code {
         "40001" => (

@@ -75,8 +75,8 @@ pub(crate) async fn hindrances(
     Ok(found)
 }
 
-/// Partitions of the history that this role could not drop when their time is over, each with its owner; none where it does not own the history itself:
-/// then it makes and drops none.
+/// Partitions of the history that this role could not drop when their time is over, each with its
+/// owner; none where it does not own the history itself: then it makes and drops none.
 pub(crate) async fn partitions_of_others(
     connection: &mut PgConnection,
     schema: Option<&str>,

@@ -71,7 +71,8 @@ impl Migrations {
     ///
     /// # Errors
     ///
-    /// As [`pending`](Self::pending), and [`NotMigrated`](StoreErrorKind::NotMigrated), with this remedy.
+    /// As [`pending`](Self::pending), and [`NotMigrated`](StoreErrorKind::NotMigrated), with this
+    /// remedy.
     pub fn check(
         &self,
         operation: &'static str,

@@ -34,8 +34,9 @@ pub(crate) async fn deduplicate(
     Ok(handled_ids)
 }
 
-/// Which messages wait on a route, each where it was read. A transaction that has read them and is to write is refused once anybody else has written, or
-/// nobody else can write before it is over.
+/// Returns the messages that wait on a route, each where it was read. A transaction that has read
+/// them and writes later fails if another one has written meanwhile; otherwise no other can write
+/// before it is over.
 pub(crate) async fn fence(
     connection: &mut SqliteConnection,
     route: &Route,

@@ -39,7 +39,8 @@ pub(crate) fn store_error(operation: &'static str, error: sqlx::Error) -> StoreE
     StoreError::new(kind, operation, words).with_source(error)
 }
 
-/// What it means that a transaction could not be begun: others have the connections, or the right to write, and nothing has happened yet.
+/// Returns the error of a transaction that could not begin: others have the connections, or the
+/// right to write, and nothing has happened yet.
 pub(crate) fn of_beginning(error: sqlx::Error) -> StoreError {
     let (kind, words) = meaning(&error);
     let kind = if is_conflict(&error) { StoreErrorKind::Busy } else { kind };

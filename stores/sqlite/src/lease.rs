@@ -65,7 +65,7 @@ pub(crate) async fn give_back(
     tx.commit().await
 }
 
-/// Writes buckets that changed: each is this relay's or nobody's.
+/// Writes buckets that changed: each is owned by this relay or has no owner.
 async fn put(
     connection: &mut SqliteConnection,
     route: &Route,

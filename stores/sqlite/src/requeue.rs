@@ -82,7 +82,7 @@ impl SqliteStore {
     }
 }
 
-/// What the database says of rows of which it refuses one.
+/// Returns the database's reason if it refuses one of the rows.
 fn refusal(error: &sqlx::Error) -> Option<String> {
     let refused = error.as_database_error().filter(|_| code(error) == Some(CONSTRAINT))?;
     Some(refused.message().to_owned())

@@ -22,7 +22,8 @@ impl Audit {
         Self { entries: VecDeque::new(), kept }
     }
 
-    /// Removes entries at the end of their retention. Returns their number, and true if there are more.
+    /// Removes entries at the end of their retention. Returns their number, and true if there are
+    /// more.
     pub(super) fn expire(&mut self, limit: usize, now: Timestamp) -> (u64, bool) {
         let kept = self.kept;
         let over = self.entries.iter().take_while(|entry| entry.at.plus(kept) <= now).count();

@@ -66,7 +66,8 @@ impl RouteTables {
                 break;
             }
         }
-        // In concurrent mode too: what was looked at is a statement about this snapshot, and the horizon says what may still come.
+        // In concurrent mode too: what was looked at is a statement about this snapshot, and the
+        // horizon says what may still come.
         if !fetched.full && !fetched.lapsed {
             fetched.reached =
                 self.hot.keys().next_back().map_or(Position::START, |last| (*last).min(request.until));

@@ -21,7 +21,7 @@ pub(super) struct HandledIds {
     max_age: Duration,
 }
 
-/// What one consumer has handled.
+/// Ids of the messages that one consumer has handled.
 #[derive(Debug, Default)]
 struct OfConsumer {
     /// Only looked up, never walked.
@@ -87,7 +87,8 @@ impl HandledIds {
         self.consumers.values().map(|of| of.by_time.len()).sum()
     }
 
-    /// Removes what is over its time, the oldest of each consumer first. Says how many, and whether there is more.
+    /// Removes what is over its time, the oldest of each consumer first. Says how many, and whether
+    /// there is more.
     pub(super) fn expire(&mut self, limit: usize, now: Timestamp) -> (u64, bool) {
         let mut left = limit;
         for of in self.consumers.values_mut() {
@@ -140,10 +141,11 @@ impl Tables {
         there.is_some_and(|there| there.message.id == stored.message.id)
     }
 
-    /// Decides whether a consumer may handle a message now, as a transaction sees it that has written this so far.
+    /// Decides whether a consumer may handle a message now, as a transaction sees it that has
+    /// written this so far.
     ///
-    /// A message goes behind those of its key that wait for the consumer and are not handled yet. So one that waits itself is
-    /// recorded when everything before it has been, and not before.
+    /// A message goes behind those of its key that wait for the consumer and are not handled yet.
+    /// So one that waits itself is recorded when everything before it has been, and not before.
     pub(crate) fn deduplication(
         &mut self,
         consumer: &Consumer,
@@ -163,7 +165,7 @@ impl Tables {
             held = tables.keys.get(&key).is_some_and(|row| row.state.held);
             first_waiting = tables.waiting_of(&key).find(|id| !is_handled(*id));
         }
-        // What this transaction has stored itself comes behind all that.
+        // Messages that this transaction has stored itself come behind all others.
         let stored = written.rows.iter().find(|(to, row)| *to == route && row.message.key_id() == key);
         let first_waiting = first_waiting.or(stored.map(|(_, row)| row.message.id));
         if held || first_waiting.is_some_and(|first| first != message.id) {

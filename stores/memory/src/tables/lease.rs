@@ -22,7 +22,7 @@ impl Relay {
         self.row.is_live(now)
     }
 
-    /// Returns true if it has been dead for so long that nobody asks for it any more.
+    /// Returns true if it has been dead for so long that it is of no more interest.
     pub(super) fn is_long_gone(&self, now: Timestamp) -> bool {
         !self.is_live(now) && now.since(self.row.expires_at) > self.row.lasts.saturating_mul(10)
     }

@@ -114,7 +114,8 @@ impl Tables {
         }
     }
 
-    /// Takes a failing key's row out, with the version that it is to have when it is put back changed.
+    /// Takes a failing key's row out, with the version that it is to have when it is put back
+    /// changed.
     fn take_key(&mut self, route: &Route, key: &KeyId) -> Result<(KeyRow, i64), Flowing> {
         let row = self.routes.get_mut(route).and_then(|tables| tables.keys.take(key)).ok_or(Flowing)?;
         self.version += 1;
@@ -122,7 +123,8 @@ impl Tables {
     }
 }
 
-/// The end of a message by an operator's decision: with the record of its attempts, if it is the one that was tried.
+/// The end of a message by an operator's decision: with the record of its attempts, if it is the
+/// one that was tried.
 fn death(state: &KeyState, id: MessageId, reason: &'static str) -> Death {
     if state.failing == Some(id) {
         let (first, last) = (state.first_failure.clone(), state.last_failure.clone());

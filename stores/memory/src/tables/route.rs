@@ -19,7 +19,8 @@ pub(super) struct RouteTables {
     pub(super) hot: BTreeMap<Position, Arc<Stored>>,
     /// Number of hot rows of each bucket.
     waiting: PerBucket,
-    /// Positions of the hot rows of each key. Kept from the first question on: only a consumer's inbox asks, and no other route pays.
+    /// Positions of the hot rows of each key. Kept from the first question on: only a consumer's
+    /// inbox asks, and no other route pays.
     by_key: Option<HashMap<KeyId, BTreeSet<Position>>>,
     /// Mark of each stripe, where there are stripes.
     pub(super) stripes: BTreeMap<StripeId, StripeMark>,

@@ -12,8 +12,9 @@ use crate::transaction::Written;
 const FURTHEST_AHEAD: u16 = 64;
 
 impl Tables {
-    /// Gives numbers and positions to what one append has added: the rows from `first` on. The locks of their stripes are held, so what was
-    /// committed of these, and what the transaction has added itself, is all there is.
+    /// Gives numbers and positions to what one append has added: the rows from `first` on. The
+    /// locks of their stripes are held, so what was committed of these, and what the transaction
+    /// has added itself, is all there is.
     pub(crate) fn take_numbers(&mut self, written: &mut Written, first: usize) {
         let mut begun = BTreeSet::new();
         for (route, row) in &mut written.rows[first..] {
@@ -48,11 +49,13 @@ impl Tables {
         self.routes.get(route)?.stripes.get(&stripe)
     }
 
-    /// The next number of its stripe, and a position above all that the stripe has. Says the mark of an append of this row alone.
+    /// The next number of its stripe, and a position above all that the stripe has. Says the mark
+    /// of an append of this row alone.
     fn number(&mut self, row: &mut Stored, before: Option<&StripeMark>) -> StripeMark {
         let stripe = stripe_of(row);
         let last = Stripe { stripe, number: before.map_or(1, |before| before.last.number + 1) };
-        // As from clocks that differ: a stripe that runs ahead is above what others commit later. No two share a position.
+        // As from clocks that differ: a stripe that runs ahead is above what others commit later.
+        // No two share a position.
         let ahead = i64::from(FURTHEST_AHEAD - stripe.0 % FURTHEST_AHEAD);
         let position = Position(((self.next_position().0 + ahead) << 10) | i64::from(stripe.0));
         (row.stripe, row.position) = (Some(last), position);

@@ -1,4 +1,5 @@
-//! What only the mode with concurrent writers shows: late commits, locks held to the end, deadlocks.
+//! Tests that need the mode with concurrent writers: late commits, locks held to the end,
+//! deadlocks.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap is an assertion")]
 
 use std::collections::BTreeMap;
@@ -202,7 +203,8 @@ async fn the_second_to_handle_a_message_waits_and_finds_it_handled() {
     }
 }
 
-/// Real threads, keys locked in whatever order; each commit says what it wrote at the very instant at which it happens.
+/// Real threads, keys locked in whatever order; each commit says what it wrote at the very instant
+/// at which it happens.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_order_of_positions_is_the_order_of_commits() {
     const KEYS: [&str; 4] = ["a", "b", "c", "d"];

@@ -12,7 +12,8 @@ use outbox_store_memory::MemoryStore;
 
 const LATER: Then = Then::RetryAfter(Duration::from_secs(5));
 
-/// A store whose only relay has a lease, with these messages of each key: ids and positions count from 1.
+/// A store whose only relay has a lease, with these messages of each key: ids and positions count
+/// from 1.
 async fn with_messages(keys: &[&str]) -> MemoryStore {
     let store = builder().build();
     beat(&store, relay(1)).await;

@@ -204,7 +204,8 @@ async fn recorded_operations_are_removed_at_the_end_of_their_retention() {
     assert_eq!(left.iter().map(|entry| entry.operation.as_str()).collect::<Vec<_>>(), ["pause"]);
 }
 
-/// Writers, a relay that fails and settles, and an operator, all at once; what each of them saw, and what is left.
+/// Writers, a relay that fails and settles, and an operator, all at once; what each of them saw,
+/// and what is left.
 async fn run() -> String {
     let store = builder().concurrent_writers().history(Duration::from_secs(60)).build();
     let trace = Arc::new(std::sync::Mutex::new(Vec::new()));

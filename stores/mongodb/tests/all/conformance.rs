@@ -1,4 +1,5 @@
-//! The suite that every store must pass. A fresh database for each test, on the server that is given by URL, or on the stand-in.
+//! The suite that every store must pass. A fresh database for each test, on the server that is
+//! given by URL, or on the stand-in.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +42,8 @@ impl StoreHarness for Subject {
         open(&self.url).await
     }
 
-    /// The server's clock is not the tests' own: the ends of lives, leases and roles are moved instead.
+    /// The server's clock is not the tests' own: the ends of lives, leases and roles are moved
+    /// instead.
     async fn refuse_audit(&self) -> bool {
         let database = self.store.client().default_database().expect("the URL names a database");
         let never = doc! { "collMod": "outbox_audit", "validator": { "never": { "$exists": true } } };

@@ -1,4 +1,5 @@
-//! The suite that an inbox on every store must pass. A fresh database for each test, on the server that is given by URL, or on the stand-in.
+//! The suite that an inbox on every store must pass. A fresh database for each test, on the server
+//! that is given by URL, or on the stand-in.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,8 @@ async fn open(url: &str) -> Arc<MongoDbStore> {
     Arc::new(MongoDbStore::connect_with(url, options).await.expect("the server takes connections"))
 }
 
-/// Effects in a collection of the same database, and in another one how many each key has: nothing else counts up here.
+/// Effects in a collection of the same database, and in another one how many each key has: nothing
+/// else counts up here.
 #[derive(Clone)]
 struct Effected {
     effects: Collection<Document>,

@@ -1,4 +1,5 @@
-//! The suite that an inbox on every store must pass, on MySQL and on MariaDB. A fresh database for each test.
+//! The suite that an inbox on every store must pass, on MySQL and on MariaDB. A fresh database for
+//! each test.
 
 use std::sync::Arc;
 use std::time::Duration;

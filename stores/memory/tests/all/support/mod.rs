@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Helpers shared by the tests of this crate.
 
 use std::time::Duration;
 
@@ -83,7 +83,8 @@ pub(crate) fn published(fetched: &Fetched) -> Vec<u128> {
     fetched.rows.iter().filter_map(message).collect()
 }
 
-/// Whether a future is still not ready when everything else has come to a rest. In paused time.
+/// Returns true if a future is still not ready when everything else has come to rest. In paused
+/// time.
 pub(crate) async fn waits<F: Future + Unpin>(future: &mut F) -> bool {
     tokio::time::timeout(Duration::from_millis(1), future).await.is_err()
 }

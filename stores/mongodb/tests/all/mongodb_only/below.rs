@@ -1,4 +1,5 @@
-//! Positions and numbers that came back, as after a restore or an import: of the stripes, or of messages.
+//! Positions and numbers that came back, as after a restore or an import: of the stripes, or of
+//! messages.
 
 use mongodb::bson::{Document, doc};
 use outbox_contract::backend::{LeaseRequest, LowWater, Position, RelayId};
@@ -8,7 +9,7 @@ use outbox_testkit::Warnings;
 
 use super::support::{Fixture, append, everything, lease_request, message, messages};
 
-/// What stands behind a position.
+/// Returns the number of messages behind a position.
 async fn behind(store: &MongoDbStore, relay: RelayId, after: Position) -> usize {
     let mut request = everything(relay);
     request.after = after;
@@ -44,7 +45,8 @@ async fn what_stands_below_a_mark_is_shown_and_counted() {
     assert_eq!(store.backlog(&route).await.unwrap().pending, 4);
 }
 
-/// Where the counters of stripes went back, an append takes its position from the clock all the same; and the messages of before are told of.
+/// Where the counters of stripes went back, an append takes its position from the clock all the
+/// same; and the messages of before are told of.
 #[tokio::test]
 async fn messages_above_their_counters_are_told_of() {
     let Some(fixture) = Fixture::new().await else { return };

@@ -1,4 +1,5 @@
-//! The cause of errors, as a handler's transaction meets them: of what a server really refuses, and of what tests let it answer.
+//! The cause of errors, as a handler's transaction meets them: of what a server really refuses, and
+//! of what tests let it answer.
 
 use mongodb::Client;
 use mongodb::bson::doc;
@@ -15,7 +16,7 @@ fn assert_blames(store: &MongoDbStore, error: &Error, blame: Blame) {
     assert_eq!(store.blame(error), blame, "{error}");
 }
 
-/// What becomes of an insert in a transaction of the user's own that meets this.
+/// Returns the error of an insert in the user's own transaction during this event.
 async fn error_of(fixture: &Fixture, happens: Happens) -> Error {
     let mut session = fixture.session().await;
     fixture.server.fail_next(Fault::of(&["insert"], happens));
@@ -32,12 +33,13 @@ async fn a_code_or_a_label_of_the_server_says_whose_fault_an_error_is() {
     for (blame, codes) in [
         // Other transactions: write conflicts, locks, snapshots, transactions that were ended.
         (Blame::Conflict, &[24, 112, 225, 246, 251, 290][..]),
-        // No primary, one that steps down or stops; other members; limits of time, memory, locks, disk; operators; who may connect.
+        // No primary, one that steps down or stops; other members; limits of time, memory, locks,
+        // disk; operators; who may connect.
         (Blame::Environment, &[91, 133, 189, 10_058, 10_107, 11_600, 11_602, 13_435, 13_436]),
         (Blame::Environment, &[6, 7, 64, 89, 100, 134, 202, 216, 317, 384, 9_001]),
         (Blame::Environment, &[50, 146, 208, 262, 292, 462, 14_031]),
         (Blame::Environment, &[18, 237, 391, 11_601]),
-        // Bad values, rights, tables, documents, duplicates, and what nobody knows.
+        // Bad values, rights, tables, documents, duplicates, and unknown codes.
         (Blame::Handler, &[2, 8, 9, 13, 14, 20, 26, 43, 59, 66, 121, 10_334, 11_000, 65_000]),
     ] {
         for code in codes {

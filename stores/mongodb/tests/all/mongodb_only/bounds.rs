@@ -1,4 +1,4 @@
-//! What one call, and one transaction of the store's, reads and writes at most.
+//! Bounds on the reads and writes of one call, and of one transaction of the store's.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use outbox_store_mongodb::MongoDbStore;
 use super::commands::{name, noting, of_transactions};
 use super::support::{Fixture, append, epoch, fetch, message, relay};
 
-/// Appends messages of a key, and parks all of them: the first has failed, and is due at once. Gives their ids.
+/// Appends messages of a key, and parks all of them: the first has failed, and is due at once.
+/// Gives their ids.
 async fn park(store: &MongoDbStore, relay: RelayId, appended: Vec<Message>) -> Vec<MessageId> {
     let key = appended[0].key_id();
     let ids: Vec<MessageId> = appended.iter().map(|message| message.id).collect();
@@ -47,7 +48,7 @@ async fn park(store: &MongoDbStore, relay: RelayId, appended: Vec<Message>) -> V
     ids
 }
 
-/// How many documents a command inserts, or removes by their names.
+/// Returns the number of documents that a command inserts, or removes by their names.
 fn rows(command: &Document) -> usize {
     match name(command).as_str() {
         "insert outbox_dead" => command.get_array("documents").unwrap().len(),
@@ -187,7 +188,7 @@ async fn a_page_of_large_messages_is_short() {
     assert_eq!(store.purge(&Filter::all_routes()).await.unwrap(), 2, "names are no payload");
 }
 
-/// However much waits on routes that are served: nothing of it is walked over to find those that nobody serves.
+/// However much waits on served routes: the search for unserved ones walks over none of it.
 #[tokio::test]
 async fn routes_that_nobody_serves_are_found_without_walking_over_what_others_have() {
     let Some(fixture) = Fixture::new().await else { return };

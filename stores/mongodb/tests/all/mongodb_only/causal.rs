@@ -1,4 +1,5 @@
-//! A majority may be behind a write that this process was told of: what is read next waits until it is not.
+//! A majority may be behind a write that this process was told of: what is read next waits until it
+//! is not.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +16,7 @@ use outbox_store_mongodb::MongoDbStore;
 
 use super::support::{Fixture, everything, fetch, lease_request, message, messages};
 
-/// What a client has sent and was answered, as far as times go, in order.
+/// Requests and answers of a client, as far as times go, in order.
 #[derive(Debug)]
 enum Said {
     /// A read that waits for a time; or for none.
@@ -43,7 +44,7 @@ async fn noting(fixture: &Fixture) -> (MongoDbStore, Arc<Mutex<Vec<Said>>>) {
     (store, noted)
 }
 
-/// What begins to read: later reads of a transaction see what its first one saw.
+/// Returns a command that begins to read: later reads of a transaction see what its first one saw.
 fn read(command: &Document) -> Option<Said> {
     let name = super::commands::name(command);
     let goes_on = command.contains_key("autocommit") && !command.contains_key("startTransaction");
@@ -129,7 +130,7 @@ async fn what_is_read_after_a_write_waits_for_it() {
 
     let epoch = leases.iter().find(|lease| lease.bucket == read[1].bucket).unwrap().epoch;
     store.transition(&[fails(&request, epoch, &read[1])]).await.unwrap();
-    // What the step itself has read belongs to it.
+    // Reads of the step itself belong to it.
     noted.lock().unwrap().retain(|said| matches!(said, Said::Wrote(name, _) if name == "commitTransaction"));
     let due = DueRequest {
         route: Route::default(),

@@ -1,4 +1,4 @@
-//! What is sent to the server: with which concerns, and in which order.
+//! Commands sent to the server: their concerns, and their order.
 
 use std::sync::{Arc, Mutex};
 
@@ -54,7 +54,8 @@ fn concern<'a>(command: &'a Document, concern: &str, field: &str) -> Option<&'a 
     command.get_document(concern).ok()?.get(field)
 }
 
-/// Rows that were read before a lease could be old; keys that were read before the rows could have begun to fail since.
+/// Rows that were read before a lease could be old; keys that were read before the rows could have
+/// begun to fail since.
 #[tokio::test]
 async fn a_fetch_reads_leases_then_rows_then_failing_keys() {
     let Some(fixture) = Fixture::new().await else { return };

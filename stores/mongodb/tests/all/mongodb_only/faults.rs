@@ -1,4 +1,5 @@
-//! What an operator gets wrong, and what a server meets: each a clear error with the remedy, and none that shows a password.
+//! Mistakes of operators and faults of servers: each a clear error with the remedy, and none that
+//! shows a password.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ async fn refused(url: &str) -> StoreError {
     refused_with(url, options()).await
 }
 
-/// Where nobody is there that could be waited for.
+/// Returns the error of a server that is not there.
 async fn waits_in_vain(url: &str) -> StoreError {
     let mut options = options();
     options.server_selection_timeout = Duration::from_secs(1);

@@ -1,4 +1,5 @@
-//! Steps of keys commit only if who owns what is still as they have seen it, and conflicts in them are nobody's fault.
+//! Steps of keys commit only while the owners are still as the step has seen them. Conflicts in
+//! them count against no message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,7 +78,8 @@ async fn a_step_that_meets_others_for_too_long_is_unavailable() {
     fixture.store.hold(&Route::default(), &key).await.unwrap();
 }
 
-/// A step and a change of who owns what never go side by side: whoever comes second waits, or starts again.
+/// A step and a change of who owns what never go side by side: whoever comes second waits, or
+/// starts again.
 #[tokio::test]
 async fn a_step_waits_for_whoever_changes_the_owners() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -186,7 +188,8 @@ async fn a_relay_that_died_in_a_step_holds_up_no_lease() {
     assert_eq!(messages(fetch(store, relay).await), [stored], "nothing of it has happened");
 }
 
-/// Neither writes what the other one reads, and together they would leave a message behind a key that flows: nobody would ever look at it.
+/// Neither writes what the other reads, and together they would leave a message behind a flowing
+/// key, where it is never found.
 #[tokio::test]
 async fn of_two_steps_that_have_seen_the_same_state_one_begins_again() {
     let Some(fixture) = Fixture::new().await else { return };

@@ -1,4 +1,4 @@
-//! What programs in other languages write, and what they get wrong.
+//! Documents that programs in other languages write, and their mistakes.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use outbox_contract::{Admin, Failure, Headers, Key, KeyId, MessageId, Route, Sto
 
 use super::support::{Fixture, append, epoch, everything, fetch, message, messages, open, options, relay};
 
-/// As the README tells programs in other languages, with changes to the document. Says under which name.
+/// As the README tells programs in other languages, with changes to the document. Says under which
+/// name.
 async fn write(fixture: &Fixture, session: &mut ClientSession, key: &str, change: Document) -> Document {
     let mut written = document(fixture, session, key).await;
     written.extend(change);
@@ -86,7 +87,8 @@ fn binary(subtype: BinarySubtype, bytes: &[u8]) -> Bson {
     Bson::Binary(Binary { subtype, bytes: bytes.to_vec() })
 }
 
-/// Gives the id of a name another kind of binary, with the same bytes: 0 is what Go and Python write, 3 what older drivers do.
+/// Gives the id of a name another kind of binary, with the same bytes: 0 is what Go and Python
+/// write, 3 what older drivers do.
 fn of_subtype(subtype: BinarySubtype) -> impl FnOnce(&mut Document) {
     move |name| {
         let Some(Bson::Binary(id)) = name.get_mut("id") else { panic!("{name}") };
@@ -281,7 +283,8 @@ async fn a_message_without_a_key_is_one_whatever_binary_its_id_is() {
     }
 }
 
-/// A step finds a row by its name alone: what else is wrong with it may be wrong with its topic and its key.
+/// A step finds a row by its name alone: what else is wrong with it may be wrong with its topic and
+/// its key.
 #[tokio::test]
 async fn what_is_no_message_becomes_a_dead_letter_whatever_is_wrong_with_it() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -307,7 +310,7 @@ async fn what_is_no_message_becomes_a_dead_letter_whatever_is_wrong_with_it() {
     }
 }
 
-/// What could never go out does when it was corrected; what is still wrong is said.
+/// Corrected messages are sent; a message that is still invalid is reported with the reason.
 #[tokio::test]
 async fn a_dead_letter_that_was_no_message_is_corrected() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -347,7 +350,7 @@ async fn a_dead_letter_that_was_no_message_is_corrected() {
     }
 }
 
-/// What no statement could name again would be sent at each look, and never be removed.
+/// A document whose id no statement can name would be found at each look, and never be removed.
 #[tokio::test]
 async fn what_can_not_be_named_is_never_read() {
     let Some(fixture) = Fixture::new().await else { return };

@@ -1,4 +1,5 @@
-//! A program that stops in the middle of something: its statements up to then are done, and nothing more is heard of it until it may go on.
+//! A program that stops in the middle of something: its statements up to then are done, and nothing
+//! more is heard of it until it may go on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};
@@ -66,7 +67,7 @@ impl Halting {
     }
 }
 
-/// What it has begun is never ended.
+/// A command that it has begun never ends.
 impl Drop for Halting {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {

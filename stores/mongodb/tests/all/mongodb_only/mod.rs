@@ -1,4 +1,4 @@
-//! What only MongoDB can do, or break.
+//! Tests of features and faults that only MongoDB has.
 
 #![allow(clippy::unwrap_used)]
 

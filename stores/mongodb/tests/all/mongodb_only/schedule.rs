@@ -5,7 +5,8 @@ use outbox_contract::{Admin, Outgoing, Store, Timestamp, Transactional};
 
 use super::support::{Fixture, append, fetch, message, messages, relay};
 
-/// Schedules messages of a key, each with its payload, that have been due since this many seconds after 1970.
+/// Schedules messages of a key, each with its payload, that have been due since this many seconds
+/// after 1970.
 async fn schedule(fixture: &Fixture, key: &str, due: i64, payloads: impl IntoIterator<Item = Vec<u8>>) {
     let store = &fixture.store;
     let due = |payload: Vec<u8>| {
@@ -49,7 +50,7 @@ async fn a_stripe_that_is_held_holds_up_no_other_due_message() {
     assert_eq!(of_held, (0..1).map(|_| b'{').chain(0..120).collect::<Vec<u8>>(), "in their order");
 }
 
-/// What a transaction writes is kept in memory until it commits.
+/// Writes of a transaction are kept in memory until it commits.
 #[tokio::test]
 async fn large_messages_join_their_keys_in_several_transactions() {
     let Some(fixture) = Fixture::new().await else { return };

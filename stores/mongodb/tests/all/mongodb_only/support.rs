@@ -1,4 +1,5 @@
-//! What the tests share: a store in a database of its own, messages, and a relay that owns everything.
+//! Helpers shared by the tests: a store in a database of its own, messages, and a relay that owns
+//! everything.
 
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ impl Fixture {
         Some(Self::on(MongoDb::newest().shared().or_skip()?, options()).await)
     }
 
-    /// With a front of the test's own, for faults and for being killed. It is never a server that was given by URL.
+    /// With a front of the test's own, for faults and for being killed. It is never a server that
+    /// was given by URL.
     pub(crate) async fn alone(options: MongoDbOptions) -> Option<Self> {
         let kind = outbox_servers::mongo_front::Options::default();
         let engine = MongoDb::newest().options(kind.clone()).shared().or_skip()?;
@@ -93,7 +95,7 @@ pub(crate) async fn append(store: &MongoDbStore, messages: impl IntoIterator<Ite
     store.commit(tx).await.into_result().unwrap();
 }
 
-/// What a relay on the route `default` asks with a heartbeat.
+/// Returns the heartbeat request of a relay on the route `default`.
 pub(crate) fn lease_request(relay: RelayId) -> LeaseRequest {
     LeaseRequest {
         relay,

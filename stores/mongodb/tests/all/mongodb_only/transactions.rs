@@ -133,7 +133,8 @@ async fn a_conflict_is_known_by_its_code_alone() {
     assert!(!store.is_conflict(&error), "{error}");
 }
 
-/// The stripes of a route are made when it is first appended to; a transaction that has read before does not see them.
+/// The stripes of a route are made when it is first appended to; a transaction that has read before
+/// does not see them.
 #[tokio::test]
 async fn a_route_that_is_new_is_at_most_a_conflict() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -169,7 +170,8 @@ async fn a_commit_without_an_answer_is_unknown_and_can_be_asked_about() {
         }
         assert!(store.is_handled(&consumer, handled.id).await.unwrap());
     }
-    // A server that does not know the transaction may be one that has forgotten its commit; it says so when it is sure that there was none.
+    // A server that does not know the transaction may be one that has forgotten its commit; it says
+    // so when it is sure that there was none.
     let transient = || vec!["TransientTransactionError".to_owned()];
     for (key, code, labels, is_known) in [
         ("a", 112, transient(), true),

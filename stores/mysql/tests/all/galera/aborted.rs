@@ -1,5 +1,6 @@
-//! Transactions that the commit of another node aborts. The server rolls them back, says so once or not at all, and goes on: nothing of them may be
-//! committed afterwards, nor of what comes behind (promise P1).
+//! Transactions that the commit of another node aborts. The server rolls them back, says so once or
+//! not at all, and goes on: nothing of them may be committed afterwards, nor of what comes behind
+//! (promise P1).
 
 use outbox_contract::{AppendError, Outgoing, StoreErrorKind, Transactional};
 use outbox_store_mysql::MySqlStore;
@@ -70,7 +71,7 @@ async fn what_comes_behind_an_append_that_was_refused_is_not_committed() {
     assert_settings_are_back(store).await;
 }
 
-/// As a node that aborts a transaction while it prepares a statement: nobody is told.
+/// As a node that aborts a transaction while it prepares a statement, without telling its client.
 #[tokio::test]
 async fn what_comes_behind_a_transaction_that_was_lost_in_silence_is_not_committed() {
     let Some(nodes) = Nodes::shared().await else { return };
@@ -93,7 +94,8 @@ async fn what_comes_behind_a_transaction_that_was_lost_in_silence_is_not_committ
     assert_settings_are_back(store).await;
 }
 
-/// A pool of the user's own, whose connections nobody may restore: there the server goes on in autocommit.
+/// A pool of the user's own, whose connections are never restored: there the server continues in
+/// autocommit.
 #[tokio::test]
 async fn an_append_behind_a_refused_one_is_refused_too_in_a_pool_of_the_users() {
     let Some(nodes) = Nodes::shared().await else { return };
@@ -121,7 +123,8 @@ async fn a_commit_is_refused_with_all_that_was_appended() {
     assert_settings_are_back(store).await;
 }
 
-/// Half of the append is done: the rows that follow are written by a statement that the connection has not prepared yet.
+/// Half of the append is done: the rows that follow are written by a statement that the connection
+/// has not prepared yet.
 #[tokio::test]
 async fn a_statement_that_is_prepared_behind_the_abort_is_refused_too() {
     let Some(nodes) = Nodes::shared().await else { return };

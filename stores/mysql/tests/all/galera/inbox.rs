@@ -34,7 +34,7 @@ async fn a_message_that_two_nodes_get_at_once_has_its_effect_once() {
         for commit in commits {
             match commit.await.unwrap() {
                 Committed::Yes => committed += 1,
-                // The second, where the abort was told to nobody.
+                // The second, if the abort was not reported.
                 Committed::No(error) => assert!(
                     matches!(error.kind(), StoreErrorKind::Conflict | StoreErrorKind::NotInTransaction),
                     "{error}"

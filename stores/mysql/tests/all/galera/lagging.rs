@@ -1,4 +1,5 @@
-//! A node that lags behind: what another one has confirmed is not taken for settled, nor for never there.
+//! A node that lags behind: what another one has confirmed is not taken for settled, nor for never
+//! there.
 
 use outbox_contract::backend::{BucketSet, Dedup, FetchRequest, RelayId};
 use outbox_contract::{Consumer, Outgoing, Route, Store, Transactional, inbox_route};
@@ -6,7 +7,8 @@ use sqlx::mysql::MySqlConnectOptions;
 
 use super::support::{Lag, Nodes, append, heartbeat, message, messages};
 
-/// Marks of one node, rows of another: the connection was opened anew in between, behind an address that stands for them all.
+/// Marks of one node, rows of another: the connection was opened anew in between, behind an address
+/// that stands for them all.
 #[tokio::test]
 async fn what_a_mark_of_one_node_covers_is_read_on_another() {
     let Some(nodes) = Nodes::shared().await else { return };
@@ -45,13 +47,14 @@ async fn what_a_mark_of_one_node_covers_is_read_on_another() {
     assert_eq!(read.iter().map(|stored| stored.message.id).collect::<Vec<_>>(), [there.id]);
 }
 
-/// A consumer's predecessor has put a message aside on another node, and gone: what is behind it waits.
+/// A consumer's predecessor has put a message aside on another node, and gone: what is behind it
+/// waits.
 #[tokio::test]
 async fn what_waits_on_another_node_is_waited_for() {
     let Some(nodes) = Nodes::shared().await else { return };
     let consumer = Consumer::new("shop").unwrap();
     let (first, second) = (message("a"), message("a"));
-    // What a transaction needs to know of the server is known.
+    // The store knows already what a transaction needs to know of the server.
     let store = nodes.stores[2].clone();
     store.rollback(store.begin().await.unwrap()).await.unwrap();
     let mut lag = Lag::of(&nodes, 2).await;

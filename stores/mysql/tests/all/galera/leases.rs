@@ -9,8 +9,9 @@ use outbox_store_mysql::MySqlStore;
 
 use super::support::{Nodes, heartbeat, options};
 
-/// Lives are short, so that buckets are taken all the time. Each heartbeat has a connection of its own, on which every statement is prepared anew: an
-/// abort that meets a node in that is told to nobody.
+/// Leases are short, so that buckets are taken all the time. Each heartbeat has a connection of its
+/// own, on which every statement is prepared anew: an abort that meets a node in that is not
+/// reported.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_two_relays_own_a_bucket_under_one_epoch() {
     let Some(nodes) = Nodes::shared().await else { return };

@@ -1,4 +1,5 @@
-//! A cluster of Galera whose nodes all take writes: transactions that another node's commit aborts, nodes that lag, nodes without a quorum.
+//! A cluster of Galera whose nodes all take writes: transactions that another node's commit aborts,
+//! nodes that lag, nodes without a quorum.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 

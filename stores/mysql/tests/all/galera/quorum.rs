@@ -41,7 +41,8 @@ async fn a_node_without_a_quorum_is_unavailable_and_comes_back() {
     }
 }
 
-/// What was under way when the node was cut off may have been heard by the others, or not. Neither is told for certain.
+/// A transaction under way when the node is cut off may have reached the others, or not: its
+/// outcome is unknown.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_that_a_cut_ends_is_not_told_to_have_failed() {
     let Some(nodes) = Nodes::own().await else { return };

@@ -1,4 +1,4 @@
-//! What the tests share: a store on each node of one database, messages, and nodes that lag.
+//! Helpers shared by the tests: a store on each node of one database, messages, and nodes that lag.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +72,7 @@ impl Nodes {
         row.unwrap().try_get_unchecked(0).unwrap()
     }
 
-    /// How many transactions of a node were aborted by commits of others.
+    /// Returns the number of transactions of a node that commits of others have aborted.
     pub(crate) async fn aborts(&self, node: usize) -> i64 {
         let mut connection = self.connection(node).await;
         let row = sqlx::raw_sql("show status like 'wsrep_local_bf_aborts'").fetch_one(&mut connection).await;

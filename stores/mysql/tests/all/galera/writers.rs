@@ -1,4 +1,5 @@
-//! Many writers on all nodes append to few keys: numbers have no gaps, and nothing of a transaction that failed is there.
+//! Many writers on all nodes append to few keys: numbers have no gaps, and nothing of a transaction
+//! that failed is there.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,7 +9,8 @@ use outbox_store_mysql::MySqlStore;
 
 use super::support::{Nodes, message, options};
 
-/// An abort that meets a node while it prepares a statement is told to nobody. So connections are new now and then.
+/// Number of transactions on a connection. An abort that meets a node while it prepares a statement
+/// is not reported, so connections are renewed.
 const ON_A_CONNECTION: usize = 5;
 
 #[tokio::test(flavor = "multi_thread")]

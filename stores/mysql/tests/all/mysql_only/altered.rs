@@ -1,4 +1,5 @@
-//! Tables that somebody altered by hand: `check` finds it before a relay works with them, and says what it is.
+//! Tables that somebody altered by hand: `check` finds it before a relay works with them, and says
+//! what it is.
 
 use outbox_contract::{Store, StoreErrorKind};
 
@@ -63,7 +64,8 @@ async fn tables_of_a_newer_version_are_left_alone() {
     }
 }
 
-/// The server commits each statement by itself: a migration that was cut short goes on from where it was.
+/// The server commits each statement by itself: a migration that was cut short goes on from where
+/// it was.
 #[tokio::test]
 async fn a_migration_that_was_cut_short_goes_on() {
     for fixture in both().await {
@@ -74,7 +76,7 @@ async fn a_migration_that_was_cut_short_goes_on() {
     }
 }
 
-/// What somebody else made under one of our names is not built upon.
+/// Objects that others made under one of our names are not built upon.
 #[tokio::test]
 async fn tables_in_the_way_are_found() {
     for fixture in both().await {

@@ -1,4 +1,5 @@
-//! Connections on which autocommit is off: a read begins a transaction that nobody ends, and the end of one is the beginning of the next.
+//! Connections on which autocommit is off: a read begins a transaction that stays open, and the end
+//! of one is the beginning of the next.
 
 use std::sync::Arc;
 
@@ -27,7 +28,8 @@ async fn both() -> Vec<Fixture> {
     fixtures
 }
 
-/// A connection of a user on such a server: what is asked there is asked in a transaction that goes on.
+/// A connection of a user on such a server: what is asked there is asked in a transaction that goes
+/// on.
 async fn reader(fixture: &Fixture) -> MySqlConnection {
     let mut reader = MySqlConnection::connect(&fixture.url).await.unwrap();
     assert_eq!(number(&mut reader, "select @@autocommit").await, 0);
@@ -35,7 +37,7 @@ async fn reader(fixture: &Fixture) -> MySqlConnection {
     reader
 }
 
-/// What the store does is committed, and what it reads is of now.
+/// Writes of the store are committed, and its reads are current.
 #[tokio::test]
 async fn the_stores_own_work_is_committed_and_sees_what_others_commit() {
     for fixture in both().await {
@@ -64,7 +66,8 @@ async fn the_stores_own_work_is_committed_and_sees_what_others_commit() {
     }
 }
 
-/// A user's read has left a transaction open on the connection. `begin` gives one that is whole, and leaves the connection as it was.
+/// A user's read has left a transaction open on the connection. `begin` gives one that is whole,
+/// and leaves the connection as it was.
 #[tokio::test]
 async fn a_transaction_of_begin_can_be_appended_to_after_a_read() {
     for fixture in both().await {
@@ -81,7 +84,8 @@ async fn a_transaction_of_begin_can_be_appended_to_after_a_read() {
     }
 }
 
-/// The server would begin another transaction after a deadlock, and the driver would commit it: a message without its rows (promise P1).
+/// The server would begin another transaction after a deadlock, and the driver would commit it: a
+/// message without its rows (promise P1).
 #[tokio::test]
 async fn nothing_is_appended_to_a_transaction_that_could_have_been_rolled_back_unseen() {
     for fixture in both().await {
@@ -105,7 +109,8 @@ async fn nothing_is_appended_to_a_transaction_that_could_have_been_rolled_back_u
     }
 }
 
-/// Its marks and messages are those of its first read, until it commits. It holds up no append, and one of its own is behind what it does not see.
+/// Its marks and messages are those of its first read, until it commits. It holds up no append, and
+/// one of its own is behind what it does not see.
 #[tokio::test]
 async fn a_reader_sees_old_marks_and_takes_its_place_behind_the_new_ones() {
     const MARK: &str = "select max(number) from outbox_stripe";

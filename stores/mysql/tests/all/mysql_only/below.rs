@@ -1,4 +1,5 @@
-//! Positions and numbers that came back, as after a restore or an import: of the stripes, or of messages.
+//! Positions and numbers that came back, as after a restore or an import: of the stripes, or of
+//! messages.
 
 use outbox_contract::backend::{BucketSet, FetchRequest, LeaseRequest, LowWater, Position, RelayId};
 use outbox_contract::{Route, Store};
@@ -36,7 +37,8 @@ async fn what_stands_below_a_mark_is_shown_and_counted() {
     }
 }
 
-/// Where the counters of stripes went back, an append takes its position from the clock all the same; and the messages of before are told of.
+/// Where the counters of stripes went back, an append takes its position from the clock all the
+/// same; and the messages of before are told of.
 #[tokio::test]
 async fn messages_above_their_counters_are_told_of() {
     for fixture in both().await {

@@ -40,9 +40,11 @@ fn assert_blames(store: &MySqlStore, error: &sqlx::Error, numbers: &[u16], blame
     assert_eq!(store.blame(error), blame, "{numbers:?}: {error}");
 }
 
-/// Statements that fail, the numbers with which servers say so (0: the connection is gone), and who is to blame.
+/// Statements that fail, the numbers with which servers say so (0: the connection is gone), and who
+/// is to blame.
 const CASES: &[(&[u16], Blame, &[&str])] = &[
-    // Limits of the server and of the session. Each kind of server takes the limit in a comment that the other one passes over.
+    // Limits of the server and of the session. Each kind of server takes the limit in a comment
+    // that the other one passes over.
     (
         &[1969, 3024],
         Blame::Environment,
@@ -73,7 +75,7 @@ const CASES: &[(&[u16], Blame, &[&str])] = &[
         &["set session innodb_lock_wait_timeout = 1", "update t set n = n where n = 1"],
     ),
     (&[1205, 3572], Blame::Conflict, &["select n from t where n = 1 for update nowait"]),
-    // What was asked.
+    // Errors of the statement itself.
     (&[1062], Blame::Handler, &["insert into t values (7), (7)"]),
     (&[3819, 4025], Blame::Handler, &["insert into t values (-1)"]),
     (&[1048], Blame::Handler, &["insert into t values (null)"]),

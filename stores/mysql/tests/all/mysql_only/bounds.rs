@@ -1,4 +1,5 @@
-//! Bounds: of what one answer holds in memory (promise P6), and of how long one transaction keeps others waiting.
+//! Bounds: of what one answer holds in memory (promise P6), and of how long one transaction keeps
+//! others waiting.
 
 use std::time::Duration;
 
@@ -24,7 +25,8 @@ async fn due(store: &MySqlStore, relay: RelayId, bytes: usize) -> Due {
     store.due(&request).await.unwrap()
 }
 
-/// Twenty failing keys with a large message each are no reason to hold twenty large messages at once.
+/// Twenty failing keys with a large message each are no reason to hold twenty large messages at
+/// once.
 #[tokio::test]
 async fn of_all_due_keys_one_message_alone_comes_whatever_it_has() {
     for fixture in both().await {
@@ -47,8 +49,9 @@ async fn of_all_due_keys_one_message_alone_comes_whatever_it_has() {
     }
 }
 
-/// A key with very many parked messages is discarded in steps, between which a relay that parks another one gets its turn: what is in the way of a later
-/// step is in the way of that one only, and meanwhile the key is held.
+/// A key with very many parked messages is discarded in steps, between which a relay that parks
+/// another one gets its turn: what is in the way of a later step is in the way of that one only,
+/// and meanwhile the key is held.
 #[tokio::test]
 async fn a_long_key_is_discarded_in_steps() {
     let mut hasty = options();
@@ -118,7 +121,7 @@ async fn a_page_of_large_messages_ends_before_its_limit() {
     }
 }
 
-/// However much waits on routes that are served: nothing of it is walked over to find those that nobody serves.
+/// However much waits on served routes: the search for unserved ones walks over none of it.
 #[tokio::test]
 async fn routes_that_nobody_serves_are_found_without_walking_over_what_others_have() {
     for fixture in both().await {

@@ -1,4 +1,5 @@
-//! What an operator gets wrong, and what a server runs out of: each a clear error with the remedy, and none that shows a password.
+//! Mistakes of operators, and servers that run out of something: each a clear error with the
+//! remedy, and none that shows a password.
 
 use outbox_contract::{AppendError, Store, StoreError, StoreErrorKind, Transactional};
 use outbox_servers::{MariaDb, MySql, MySqlServer, OrSkip};
@@ -141,7 +142,7 @@ async fn a_user_without_rights_is_told_which_it_needs() {
         assert_says(&error, StoreErrorKind::NotPermitted, "to migrate, also create");
         fixture.store.migrate().await.unwrap();
 
-        // What the README says is enough.
+        // The grants in the README are enough.
         fixture.server.query(
             &fixture.url,
             &format!("grant select, insert, update, delete on {database}.* to {user}@'127.0.0.1'"),
@@ -194,7 +195,8 @@ async fn tables_that_are_not_there_are_asked_for() {
     }
 }
 
-/// A server that is killed and comes back: connections are opened again, and what was committed is there.
+/// A server that is killed and comes back: connections are opened again, and what was committed is
+/// there.
 #[tokio::test]
 async fn a_server_that_comes_back_is_used_again() {
     for wish in [MySql::newest(), MariaDb::newest()] {

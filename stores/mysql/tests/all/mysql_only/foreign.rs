@@ -1,4 +1,5 @@
-//! Programs in other languages: the statements of the README, run by the server's own command line client, and what they get wrong.
+//! Programs in other languages: the statements of the README, run by the server's own command line
+//! client, and what they get wrong.
 
 use outbox_contract::admin::{Edit, Filter};
 use outbox_contract::backend::FetchedRow;
@@ -41,7 +42,7 @@ async fn the_statements_of_the_readme_append_a_message() {
     }
 }
 
-/// In a route that nobody has made the stripes of.
+/// On a route whose stripes do not exist yet.
 #[tokio::test]
 async fn the_statements_of_the_readme_make_the_stripe_of_a_new_route() {
     for fixture in both().await {
@@ -83,7 +84,8 @@ async fn a_wrong_stripe_is_said_and_put_right_by_a_requeue() {
     }
 }
 
-/// What could never be a message is refused by the tables; what is none all the same becomes a dead letter.
+/// The tables refuse rows that could never be a message; an invalid row that is there anyway
+/// becomes a dead letter.
 #[tokio::test]
 async fn nonsense_is_refused_or_named() {
     for fixture in both().await {
@@ -107,7 +109,8 @@ async fn nonsense_is_refused_or_named() {
     }
 }
 
-/// The name of the check says which column and what is wrong with it; a column that is too long, or bytes that are no text, the server itself names.
+/// The name of the check says which column and what is wrong with it; a column that is too long, or
+/// bytes that are no text, the server itself names.
 #[tokio::test]
 async fn what_could_never_be_a_message_is_refused_with_its_column() {
     const NAME: &str = "_is_empty_or_has_control_characters";
@@ -146,7 +149,7 @@ async fn what_could_never_be_a_message_is_refused_with_its_column() {
     }
 }
 
-/// What JSON escapes, or does not: none of it is a control character.
+/// Characters that JSON escapes, or does not: none of them is a control character.
 #[tokio::test]
 async fn every_name_that_the_contract_takes_is_taken() {
     for fixture in both().await {
@@ -157,7 +160,7 @@ async fn every_name_that_the_contract_takes_is_taken() {
     }
 }
 
-/// What came in nevertheless, and could never go out, does when it was corrected.
+/// A row that got in anyway, and could never be sent, is sent once it was corrected.
 #[tokio::test]
 async fn a_dead_letter_that_was_no_message_is_corrected() {
     for fixture in both().await {

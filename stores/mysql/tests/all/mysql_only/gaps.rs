@@ -1,4 +1,5 @@
-//! Locks: what relays do is in no writer's way, and no open writer is in theirs. Under the server's default isolation each of these tests fails.
+//! Locks: what relays do is in no writer's way, and no open writer is in theirs. Under the server's
+//! default isolation each of these tests fails.
 
 use std::time::Duration;
 
@@ -11,8 +12,9 @@ use tokio::time::timeout;
 
 use super::support::{LONG, append, both, both_with, fetch, message, messages, options, relay, run};
 
-/// A settlement that waits for one row, after it looked for one that is not there any more. Under REPEATABLE READ it would have locked the gap in
-/// which that one stood, and whoever appends there would wait as well.
+/// A settlement that waits for one row, after it looked for one that is not there any more. Under
+/// REPEATABLE READ it would have locked the gap in which that one stood, and whoever appends there
+/// would wait as well.
 #[tokio::test]
 async fn a_settlement_that_waits_is_in_no_writers_way() {
     let mut hasty = options();
@@ -53,7 +55,8 @@ async fn a_settlement_that_waits_is_in_no_writers_way() {
     }
 }
 
-/// A transaction that has appended to hot and scheduled messages and stays open: everything that relays and operators do is done all the same.
+/// A transaction that has appended to hot and scheduled messages and stays open: everything that
+/// relays and operators do is done all the same.
 #[tokio::test]
 async fn an_open_writer_is_in_no_relays_way() {
     let mut hasty = options();
@@ -114,7 +117,8 @@ async fn schedule(store: &MySqlStore, messages: impl IntoIterator<Item = Message
     store.commit(tx).await.into_result().unwrap();
 }
 
-/// As many due messages as one round moves, all of a key that somebody is writing to, in front of one that nobody is in the way of.
+/// As many due messages as one round moves, all of a key with an open writer, in front of one of a
+/// free key.
 #[tokio::test]
 async fn what_waits_for_an_open_writer_leaves_room_for_others() {
     for fixture in both().await {
@@ -133,7 +137,8 @@ async fn what_waits_for_an_open_writer_leaves_room_for_others() {
     }
 }
 
-/// Where writers of a key stand in line all the time its stripe is never free: who promotes stands in line as well, shortly.
+/// Where writers of a key stand in line all the time its stripe is never free: who promotes stands
+/// in line as well, shortly.
 #[tokio::test]
 async fn a_stripe_that_is_never_free_is_waited_for() {
     for fixture in both().await {
@@ -167,7 +172,8 @@ async fn write(store: &MySqlStore, first: usize) {
     }
 }
 
-/// Writers, a relay that fetches and settles, and an operator, all at once: nobody meets a deadlock that is not told, and nothing is lost.
+/// Writers, a relay that fetches and settles, and an operator, all at once: every deadlock is
+/// reported, and nothing is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writers_and_a_relay_at_once_lose_nothing() {
     const WRITERS: usize = 4;

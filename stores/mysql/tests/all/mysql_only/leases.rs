@@ -1,4 +1,5 @@
-//! Leases under load and under failures: who locks them waits for nobody in a circle, and nobody holds them who has gone quiet.
+//! Leases under load and under failures: their locks cause no deadlocks, and a client that has gone
+//! silent does not keep them.
 
 use std::time::Duration;
 
@@ -17,8 +18,8 @@ fn message_in(buckets: std::ops::Range<u8>) -> outbox_contract::Message {
     (0..).map(|n| message(&format!("key-{n}"))).find(within).unwrap()
 }
 
-/// Steps come in no order of buckets, and heartbeats lock the leases from the lowest on: were the leases locked step by step, the two would wait for
-/// each other here.
+/// Steps come in no order of buckets, and heartbeats lock the leases from the lowest on: were the
+/// leases locked step by step, the two would wait for each other here.
 #[tokio::test]
 async fn steps_lock_leases_in_the_order_of_heartbeats() {
     for fixture in both().await {
@@ -54,7 +55,8 @@ async fn steps_lock_leases_in_the_order_of_heartbeats() {
     }
 }
 
-/// Nodes of a cluster learn of changes alone, not of locks: a lease that is taken on one and relied on at another has to be changed by both.
+/// Nodes of a cluster learn of changes alone, not of locks: a lease that is taken on one and relied
+/// on at another has to be changed by both.
 #[tokio::test]
 async fn a_step_changes_the_lease_that_it_relies_on() {
     for fixture in both().await {
@@ -79,7 +81,8 @@ async fn a_step_changes_the_lease_that_it_relies_on() {
     }
 }
 
-/// As above: an operator on one node closes a key while a relay on another one moves messages behind it, or renews a life that is being ended.
+/// As above: an operator on one node closes a key while a relay on another one moves messages
+/// behind it, or renews a life that is being ended.
 #[tokio::test]
 async fn what_a_step_or_a_takeover_relies_on_is_changed_by_it() {
     for fixture in both().await {
@@ -104,7 +107,7 @@ async fn what_a_step_or_a_takeover_relies_on_is_changed_by_it() {
     }
 }
 
-/// What locks were got of a heartbeat that failed are free again, though its connection is kept.
+/// Locks of a failed heartbeat are free again, though its connection is kept.
 #[tokio::test]
 async fn a_heartbeat_that_waits_in_vain_keeps_no_lock() {
     let mut hasty = options();
@@ -124,7 +127,8 @@ async fn a_heartbeat_that_waits_in_vain_keeps_no_lock() {
     }
 }
 
-/// A store behind a proxy whose transactions may be idle for 4 s, so that a machine that is busy takes none of them for quiet.
+/// A store behind a proxy whose transactions may be idle for 4 s, so that a machine that is busy
+/// takes none of them for quiet.
 async fn behind_a_proxy(url: &str) -> (Proxy, outbox_store_mysql::MySqlStore) {
     let proxy = Proxy::to(url);
     let mut short = options();
@@ -133,7 +137,8 @@ async fn behind_a_proxy(url: &str) -> (Proxy, outbox_store_mysql::MySqlStore) {
     (proxy, store)
 }
 
-/// A relay that is stopped, or cut off in silence, between two statements of a heartbeat, which has locked every lease.
+/// A relay that is stopped, or cut off in silence, between two statements of a heartbeat, which has
+/// locked every lease.
 #[tokio::test]
 async fn a_relay_that_goes_quiet_in_a_heartbeat_keeps_no_lease_from_others() {
     for fixture in both().await {

@@ -1,5 +1,6 @@
-//! What only MySQL and MariaDB can do or break: transactions that the server rolls back behind the driver's back, gaps that are locked, stripes,
-//! isolation levels, other languages, partitions, and what an operator gets wrong.
+//! Tests of features and faults that only MySQL and MariaDB have: transactions that the server
+//! rolls back behind the driver's back, gaps that are locked, stripes, isolation levels, other
+//! languages, partitions, and what an operator gets wrong.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 

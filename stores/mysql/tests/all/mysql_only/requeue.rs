@@ -1,4 +1,5 @@
-//! Requeues of which the database refuses some: what could never be a message, and what a check of somebody's says no to.
+//! Requeues of which the database refuses some: what could never be a message, and what a check of
+//! somebody's says no to.
 
 use outbox_contract::admin::Filter;
 use outbox_contract::{Admin, Store, StoreErrorKind};

@@ -8,7 +8,8 @@ use outbox_servers::{MariaDb, MySql, OrSkip};
 
 use super::support::{Fixture, append, both, fails, fetch, message, messages, options, relay};
 
-/// How many messages, each of a key of its own: more than the server shows of a table that is asked for without a limit.
+/// Number of messages, each of a key of its own: more than the server shows of a table that is
+/// asked for without a limit.
 const MANY: usize = 150;
 
 #[tokio::test]
@@ -41,7 +42,8 @@ async fn settings_that_cut_answers_or_begin_transactions_change_nothing() {
         store.maintain(100).await.unwrap();
         assert!(fetch(store, relay).await.rows.is_empty());
 
-        // Transactions of the pool's connections, which have the server's settings: one after another on the same connection, and a batch.
+        // Transactions of the pool's connections, which have the server's settings: one after
+        // another on the same connection, and a batch.
         let consumer = Consumer::new("shop").unwrap();
         let batch: Vec<&Message> = many.iter().collect();
         let mut tx = store.begin().await.unwrap();
@@ -62,7 +64,8 @@ async fn settings_that_cut_answers_or_begin_transactions_change_nothing() {
     }
 }
 
-/// A message says what is to be changed where the server can't write its log of a transaction that is READ COMMITTED.
+/// A message says what is to be changed where the server can't write its log of a transaction that
+/// is READ COMMITTED.
 #[tokio::test]
 async fn a_log_by_statement_is_refused_with_the_remedy() {
     for wish in [MySql::newest(), MariaDb::newest()] {

@@ -1,5 +1,5 @@
-//! Order by stripes: numbers and positions are taken under a lock, in the current state of the stripe, whatever the transaction has seen and
-//! whatever the clock says.
+//! Order by stripes: numbers and positions are taken under a lock, in the current state of the
+//! stripe, whatever the transaction has seen and whatever the clock says.
 
 use outbox_contract::backend::{Bucket, BucketSet, StripeId};
 use outbox_contract::{AppendError, Message, Outgoing, Route, Store, Transactional};
@@ -11,7 +11,8 @@ use super::support::{
 
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
 
-/// What is stored of a key, in the order of its numbers, which have no gaps and whose positions ascend.
+/// Asserts the stored messages of a key, in the order of their numbers, which have no gaps and
+/// whose positions ascend.
 async fn assert_in_order(fixture: &Fixture, expected: &[&Message]) {
     let relay = relay(&fixture.store).await;
     let mut read = messages(&fetch(&fixture.store, relay).await);
@@ -52,7 +53,8 @@ async fn an_append_takes_the_current_number_under_every_isolation_level() {
     }
 }
 
-/// MariaDB from 11.6.2 on does so by itself: a transaction that has read does not see past its snapshot, so it can't go on.
+/// MariaDB from 11.6.2 on does so by itself: a transaction that has read does not see past its
+/// snapshot, so it can't go on.
 #[tokio::test]
 async fn where_snapshots_are_kept_to_an_append_behind_somebody_elses_is_a_conflict() {
     for fixture in both().await {
@@ -207,7 +209,7 @@ async fn marks_tell_what_is_committed_and_nothing_else() {
     }
 }
 
-/// A program that appends to a route that is new to it while nobody has made its stripes.
+/// A program that appends to a route whose stripes do not exist yet.
 #[tokio::test]
 async fn the_stripes_of_a_new_route_are_made_before_the_first_message() {
     for fixture in both().await {

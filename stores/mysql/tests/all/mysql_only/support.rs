@@ -1,4 +1,5 @@
-//! What the tests share: a store in a database of its own, messages, a relay that owns everything, and waiting for a condition.
+//! Helpers shared by the tests: a store in a database of its own, messages, a relay that owns
+//! everything, and waiting for a condition.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub(crate) struct Fixture {
     pub(crate) store: MySqlStore,
 }
 
-/// One on MySQL and one on each MariaDB, of those that can be had.
+/// Returns one fixture on MySQL and one on each MariaDB, as far as they are installed.
 pub(crate) async fn both() -> Vec<Fixture> {
     both_with(options()).await
 }
@@ -61,8 +62,8 @@ impl Fixture {
         run(&mut self.connection().await, statements).await;
     }
 
-    /// The number of sessions that a statement counts. MySQL refuses to show any while a statement of anybody has bytes in it that are no text (3854): none,
-    /// then.
+    /// The number of sessions that a statement counts. MySQL refuses to show any while a statement
+    /// of anybody has bytes in it that are no text (3854): none, then.
     pub(crate) async fn sessions(&self, statement: &str) -> i64 {
         let row =
             sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).fetch_one(&mut self.connection().await).await;
@@ -74,7 +75,8 @@ impl Fixture {
         number(&mut self.connection().await, statement).await
     }
 
-    /// Waits until a transaction of some session of this database waits for a lock in a statement that begins so.
+    /// Waits until a transaction of some session of this database waits for a lock in a statement
+    /// that begins so.
     pub(crate) async fn until_waiting(&self, begins: &str) {
         let statement = format!(
             "select count(*) from information_schema.innodb_trx t join information_schema.processlist p on p.id = t.trx_mysql_thread_id \
@@ -82,7 +84,7 @@ impl Fixture {
         );
         let waiting = async {
             while self.sessions(&statement).await == 0 {
-                // It looks again only when nobody has asked for a tenth of a second.
+                // It looks again only after a tenth of a second without a request.
                 tokio::time::sleep(Duration::from_millis(250)).await;
             }
         };
@@ -152,7 +154,8 @@ pub(crate) fn heartbeat(relay: RelayId) -> LeaseRequest {
     }
 }
 
-/// A step in which the first of these messages of a key fails and is due again at once, with the others behind it.
+/// A step in which the first of these messages of a key fails and is due again at once, with the
+/// others behind it.
 pub(crate) fn fails(relay: RelayId, of_a_key: &[Arc<Stored>]) -> KeyTransition {
     let failure = Failure::new("refused", "no");
     let rows: Vec<RowId> = of_a_key.iter().map(|stored| stored.row()).collect();

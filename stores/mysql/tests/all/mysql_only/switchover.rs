@@ -1,4 +1,5 @@
-//! A primary that becomes a replica and cuts no connection: what is open goes to where new connections go.
+//! A primary that becomes a replica and cuts no connection: what is open goes to where new
+//! connections go.
 
 use outbox_contract::backend::FetchRequest;
 use outbox_contract::{Store, StoreErrorKind};
@@ -7,7 +8,8 @@ use sqlx::mysql::MySqlConnectOptions;
 
 use super::support::{Fixture, append, fetch, heartbeat, message, messages, open, options, relay};
 
-/// A database with tables in it, and its address for a user who is no administrator: administrators write to a replica all the same.
+/// A database with tables in it, and its address for a user who is no administrator: administrators
+/// write to a replica all the same.
 async fn shop(fixture: &Fixture) -> String {
     let database = fixture.url.rsplit('/').next().unwrap();
     fixture.server.query(

@@ -1,4 +1,5 @@
-//! Transactions that the server rolls back behind the driver's back: nothing is committed of them, and nothing without them (promise P1).
+//! Transactions that the server rolls back behind the driver's back: nothing is committed of them,
+//! and nothing without them (promise P1).
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use super::support::{
     Fixture, LONG, append, both, both_with, fetch, message, messages, number, options, relay, run,
 };
 
-/// Begins a transaction, lets it be rolled back by a real deadlock in two statements of the user's, and gives it back as if nothing had happened.
+/// Begins a transaction, lets it be rolled back by a real deadlock in two statements of the user's,
+/// and gives it back as if nothing had happened.
 async fn deadlocked(fixture: &Fixture) -> sqlx::Transaction<'static, sqlx::MySql> {
     fixture
         .run("create table stock (id int primary key, n int); insert into stock values (1, 0), (2, 0)")
@@ -90,7 +92,8 @@ async fn a_commit_after_a_deadlock_that_was_passed_over_says_no() {
     }
 }
 
-/// The server has rolled the whole transaction back, and an append that tried again would commit its message alone.
+/// The server has rolled the whole transaction back, and an append that tried again would commit
+/// its message alone.
 #[tokio::test]
 async fn a_deadlock_of_two_appends_is_a_conflict_and_is_not_tried_again() {
     for fixture in both().await {
@@ -141,7 +144,7 @@ async fn a_lock_that_does_not_come_is_a_conflict() {
     }
 }
 
-/// What commits by itself ends the transaction as well.
+/// Statements that commit implicitly end the transaction as well.
 #[tokio::test]
 async fn an_append_behind_a_commit_of_the_users_own_is_refused() {
     for fixture in both().await {
@@ -213,7 +216,7 @@ async fn settings_of_a_transaction_are_put_back_when_it_ends() {
             assert_eq!(number(&mut connection, SETTINGS).await, users, "{ends}");
             assert_eq!(number(&mut connection, AUTOCOMMIT).await, 1, "{ends}");
         }
-        // Nobody waits for it any more when it has begun.
+        // Its caller is gone when it has begun.
         assert!(fixture.store.begin().now_or_never().is_none());
         let mut connection = fixture.store.pool().acquire().await.unwrap();
         assert_eq!(number(&mut connection, SETTINGS).await, users, "a begin that was cancelled");
@@ -238,7 +241,8 @@ async fn a_refused_commit_puts_settings_back_in_every_pool() {
     }
 }
 
-/// The driver mistakes what is left of the answer for that of its ROLLBACK, and would wait for more for ever.
+/// The driver mistakes what is left of the answer for that of its ROLLBACK, and would wait for more
+/// for ever.
 #[tokio::test]
 async fn a_query_that_is_dropped_while_it_is_prepared_costs_the_pool_no_connection() {
     let mut one = options();
@@ -256,7 +260,8 @@ async fn a_query_that_is_dropped_while_it_is_prepared_costs_the_pool_no_connecti
         let waiting = eventually(LONG, async || fixture.sessions(&waits).await != 0).await;
         assert!(waiting, "the change waits for who reads");
         let mut tx = fixture.store.begin().await.unwrap();
-        // To prepare it, the server looks at the table, behind who changes it. Too short a wait would only let a mistake pass.
+        // To prepare it, the server looks at the table, behind who changes it. Too short a wait
+        // would only let a mistake pass.
         let query = sqlx::query("select id, n from changing where id = ?").bind(1).execute(&mut *tx);
         assert!(timeout(Duration::from_millis(300), query).await.is_err(), "it waits for the table");
         drop(tx);

@@ -156,8 +156,9 @@ async fn a_role_from_which_rows_are_hidden_is_refused() {
     fixture.store.check().await.unwrap();
 }
 
-/// Rows of the default partition are removed by its own name: what is granted on all of the history says nothing of that, and without it nothing is
-/// maintained at all, messages that are due among it.
+/// Rows of the default partition are removed by its own name: what is granted on all of the history
+/// says nothing of that, and without it nothing is maintained at all, messages that are due among
+/// it.
 #[tokio::test]
 async fn a_grant_that_is_missing_on_one_partition_is_named() {
     let Some(fixture) = Fixture::new().await else { return };

@@ -90,7 +90,8 @@ async fn a_role_that_owns_nothing_keeps_a_history_all_the_same() {
     assert_eq!(guest.store.history(&outbox_contract::admin::Filter::all_routes()).await.unwrap().len(), 1);
 }
 
-/// One role made a partition, and another owns the history now: the others are made and dropped all the same.
+/// One role made a partition, and another owns the history now: the others are made and dropped all
+/// the same.
 #[tokio::test]
 async fn a_partition_of_another_role_keeps_no_other_from_being_dropped() {
     let Some(fixture) = Fixture::with(kept(Duration::from_secs(10 * 24 * 3_600))).await else { return };

@@ -60,7 +60,7 @@ async fn a_fetch_is_one_range_of_the_primary_key_and_sorts_nothing() {
     }
 }
 
-/// What waits is listed from either end along the primary key, which stops behind the page.
+/// Waiting messages are listed from either end along the primary key, which stops behind the page.
 #[tokio::test]
 async fn a_page_of_what_waits_reads_no_more_than_the_page() {
     let Some(fixture) = Fixture::new().await else { return };

@@ -75,7 +75,8 @@ async fn rows_of_a_clock_that_was_ahead_are_kept_while_nothing_behind_them_is_ov
     }
 }
 
-/// The oldest first, in rounds of a bounded size; what a clock that was ahead recorded stays until then.
+/// The oldest first, in rounds of a bounded size; what a clock that was ahead recorded stays until
+/// then.
 #[tokio::test]
 async fn recorded_operations_are_removed_at_the_end_of_their_retention() {
     const AUDIT: (&str, &str) = (
