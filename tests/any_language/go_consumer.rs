@@ -1,5 +1,5 @@
-//! A consumer in Go, of a program that was written from the book alone: it receives while relays and
-//! it itself are killed, and while an operator replays.
+//! A consumer in Go, of a program that was written from the book alone: it receives while relays
+//! and it itself are killed, and while an operator replays.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -100,7 +100,8 @@ async fn it_loses_nothing_and_handles_nothing_twice_though_it_and_the_relays_are
     assert_eq!(handled.len(), world.committed.len(), "handled and committed");
     assert_eq!(by_key(&handled), by_key(&world.committed));
 
-    // What has a key is handled again, as somebody asked for it; what has none is known by its id.
+    // Messages with a key are handled again, as a replay asks; those without are known by their
+    // ids.
     let replayed = world.store.replay(&Filter::all_routes()).await.unwrap();
     assert_eq!(replayed, u64::try_from(world.committed.len()).unwrap());
     relayed(&world, &consumer).await;

@@ -1,5 +1,5 @@
-//! Programs in other languages. Here a consumer in Python: it implements only the rules of the book,
-//! drops repeats and nothing else.
+//! Programs in other languages. Here a consumer in Python: it implements only the rules of the
+//! book, drops repeats and nothing else.
 
 #![allow(clippy::unwrap_used)]
 

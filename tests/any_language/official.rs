@@ -1,6 +1,6 @@
-//! Official CloudEvents SDKs of several languages, on every broker: an inbox reads what an SDK sends,
-//! in every mode that it has, and the SDK reads what an outbox sends. The page "Wire format" has the
-//! results as a table.
+//! Official CloudEvents SDKs of several languages, on every broker: an inbox reads what an SDK
+//! sends, in every mode that it has, and the SDK reads what an outbox sends. The page "Wire format"
+//! has the results as a table.
 
 mod foreign;
 mod own;

@@ -152,7 +152,7 @@ impl World {
         assert_eq!(self.broker.len(), count, "each once");
     }
 
-    /// Whether all but the first so many messages were published in the order of their keys.
+    /// Asserts that all but the first so many messages were published in the order of their keys.
     fn assert_in_order_since(&self, first: usize) {
         let published = self.broker.published().split_off(first);
         for key in 0..KEYS {

@@ -86,7 +86,8 @@ async fn from_service_to_service(mode: Mode) {
     shop.store.append(&mut tx, &outgoing).await.unwrap();
     shop.store.commit(tx).await.into_result().unwrap();
     until("every order noted", async || shop.effects_besides("shop", "").await >= sent.len()).await;
-    // All of it again, as from the shop's outbox: handled messages are duplicates, and emit nothing.
+    // All of it again, as from the shop's outbox: handled messages are duplicates, and emit
+    // nothing.
     let source = shop.store.identity().await.unwrap().source();
     publish(&*transport, &source, &sent).await;
     let last = KEYS.map(message);

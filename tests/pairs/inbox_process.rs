@@ -14,7 +14,8 @@ use outbox_tests::pair::Pair;
 #[tokio::main]
 async fn main() -> Result<(), Failed> {
     let (pair, life) = (Pair::from_environment()?, Life::from_environment()?);
-    // The next life takes the place of this one, as it does in the store; unless there are several at once.
+    // The next life takes the place of this one, as it does in the store; unless there are several
+    // at once.
     let name = (life.knows == Knows::Everything).then_some("inbox");
     let transport = pair.transport_to(&pair.broker, name)?;
     let inbox = ledger::open(&pair.database).await?.inbox(life, &pair, transport).await?;

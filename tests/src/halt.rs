@@ -144,7 +144,8 @@ impl TransportLayer for Halting {
         if number == BEFORE
             && let Some((call, fault)) = self.halt.in_store()
         {
-            // Each call from now on: a busy server may take longer than the relay waits for the first one.
+            // Each call from now on: a busy server may take longer than the relay waits for the
+            // first one.
             self.store.inject(call, fault, usize::MAX);
         }
         match self.halt {

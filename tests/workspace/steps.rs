@@ -138,7 +138,8 @@ fn every_feature_is_tested_but_the_support_of_containers_and_what_tests_have_any
     for package in metadata.workspace_packages() {
         for feature in package.features.keys() {
             let feature = format!("{}/{feature}", package.name);
-            // Tests of the engine have its simulation without the feature, which gives it to a program.
+            // Tests of the engine have its simulation without the feature, which gives it to a
+            // program.
             let left_out = feature.ends_with("/default")
                 || ["outbox-servers/containers", "outbox-engine/simulation"].contains(&feature.as_str());
             assert_eq!(told.contains(&feature.as_str()), !left_out, "{feature}, in tests/run");

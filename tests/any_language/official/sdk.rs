@@ -98,7 +98,7 @@ fn go(folder: &Path) -> Result<Program, String> {
     let program = folder.join("official");
     let mut build = Command::new("go");
     build.args(["build", "-o"]).arg(&program).current_dir(here("go"));
-    // What has come must compile: that is no reason to skip.
+    // A module that was downloaded must compile: a failure is no reason to skip.
     fetch(&mut build).unwrap_or_else(|reason| panic!("{reason}"));
     Ok(Program::new(program, Vec::new()))
 }

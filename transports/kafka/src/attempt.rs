@@ -117,7 +117,8 @@ impl<'a> Attempt<'a> {
         let mut all = pin!(all);
         let mut all = poll_fn(|context| {
             let all = all.as_mut().poll(context);
-            // Where all partitions have answered it is said of all messages together, which costs less.
+            // Where all partitions have answered it is said of all messages together, which costs
+            // less.
             if all.is_pending() {
                 self.report_delivered();
             }
@@ -146,7 +147,7 @@ impl<'a> Attempt<'a> {
         let silent: BTreeSet<_> =
             open().filter(|partition| publish_timeout.is_silent(partition, now)).collect();
         let since = |partition: &&Partition| publish_timeout.since(partition);
-        // What it was given up for, or else what was last heard, says from when on its time counts.
+        // Its time counts from the moment at which it was given up, or else from the last answer.
         let given_up = silent.iter().map(since).min();
         let since = given_up.or_else(|| open().map(|it| since(&it)).max()).unwrap_or(publish_timeout.began());
         Quiet { silent, deadline: publish_timeout.given_up(since), end: publish_timeout.over(since) }
@@ -210,7 +211,7 @@ impl<'a> Attempt<'a> {
         if !complete || self.producer.is_broken() {
             self.pool.retire(self.producer);
             let reports = join_all(flights.iter().map(|(_, sent)| sent.done()));
-            // What is not reported by then is unknown.
+            // Messages not reported by then are unknown.
             let _ = timeout(REPORTS, reports).await;
         }
         let mut heard = vec![Heard::NotSent; len];

@@ -15,7 +15,8 @@ const REST: Duration = Duration::from_secs(2);
 pub(crate) struct Begun {
     /// Partitions of which nothing is read, until somebody decides.
     refused: BTreeMap<Unit, Problem>,
-    /// Beginnings of a new consumer, which the group is to be told: so that an offset that is missing later is one that was lost.
+    /// Beginnings of a new consumer, which the group is to be told: so that an offset that is
+    /// missing later is one that was lost.
     starts: BTreeMap<Unit, i64>,
     /// Until then they are not told again: it went wrong.
     rests_until: Option<Instant>,
@@ -75,7 +76,8 @@ impl Begun {
         if rests { BTreeMap::new() } else { self.starts.clone() }
     }
 
-    /// The group has offsets of what is finished of these: their beginnings are of no interest any more.
+    /// The group has offsets of what is finished of these: their beginnings are of no interest any
+    /// more.
     pub(crate) fn finished<'u>(&mut self, units: impl Iterator<Item = &'u Unit>) {
         for unit in units {
             self.starts.remove(unit);
@@ -115,7 +117,8 @@ impl Begun {
     }
 }
 
-/// The partition of which the client says in its log that it reads it elsewhere: its topic and number.
+/// The partition of which the client says in its log that it reads it elsewhere: its topic and
+/// number.
 pub(crate) fn reset_of(words: &str) -> Option<(&str, i32)> {
     let (partition, rest) = words.split_once("]: offset reset (at ")?;
     let (topic, number) = partition.rsplit_once(" [")?;

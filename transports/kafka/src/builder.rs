@@ -38,7 +38,8 @@ const OURS: &[&str] = &[
     "queuing.strategy",
     "request.required.acks",
     "retries",
-    // A connection on which a request has timed out is given up: its answers would be taken for those of others.
+    // A connection on which a request has timed out is given up: its answers would be taken for
+    // those of others.
     "socket.max.fails",
     "transactional.id",
 ];

@@ -52,7 +52,7 @@ impl Config {
 
     /// Returns true if this message can ever be taken.
     pub(crate) fn validate(&self, message: &Message) -> Result<(), Rejection> {
-        // What is certain alone: the record has more than this.
+        // A lower bound: the record has more than this.
         let headers = message.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
         let bytes = message.payload.len() + headers;
         if bytes > self.max_message_bytes {
@@ -89,7 +89,8 @@ impl Config {
             .set("bootstrap.servers", &self.brokers)
             .set("client.id", "outbox")
             .set("socket.keepalive.enable", "true")
-            // To ask for a topic would make it, where the broker makes topics: one that is misspelt, or one that was just deleted.
+            // To ask for a topic would make it, where the broker makes topics: one that is
+            // misspelt, or one that was just deleted.
             .set("allow.auto.create.topics", "false")
             // A broker that comes back is found within a second; the default is ten.
             .set("reconnect.backoff.max.ms", "1000");
@@ -142,7 +143,8 @@ impl Config {
         client
             .set("enable.idempotence", "true")
             .set("enable.gapless.guarantee", "true")
-            // The client's own timeout is outside of the guarantee. There is a deadline for each batch instead.
+            // The client's own timeout is outside of the guarantee. There is a deadline for each
+            // batch instead.
             .set("message.timeout.ms", "0");
         client
     }
@@ -165,18 +167,21 @@ impl Config {
     /// Of a member of a consumer.
     pub(crate) fn member(&self, group: &str, prefetch_bytes: usize) -> ClientConfig {
         let mut client = self.client();
-        // What the client fetches ahead for each member, beside the prefetch itself.
+        // Bytes that the client fetches ahead for each member, beside the prefetch itself.
         let ahead = prefetch_bytes.div_ceil(1024).clamp(1024, 64 * 1024);
         client
             .set("group.id", group)
-            // A consumer that is new begins with the first message there is: with the last, it would miss what came while it joined.
+            // A consumer that is new begins with the first message there is: with the last, it
+            // would miss what came while it joined.
             .set("auto.offset.reset", "earliest")
             .set("queued.max.messages.kbytes", ahead.to_string())
-            // Measured: 1.6 times the rate of the default, which waits a second after its queue was full.
+            // Measured: 1.6 times the rate of the default, which waits a second after its queue was
+            // full.
             .set("fetch.queue.backoff.ms", "10")
-            // So soon a topic is received from that was made after the member joined; the default is five minutes.
+            // So soon a topic is received from that was made after the member joined; the default
+            // is five minutes.
             .set("topic.metadata.refresh.interval.ms", "10000")
-            // What waits in each partition; it costs no question.
+            // Reports the backlog of each partition, without a request.
             .set("statistics.interval.ms", "5000");
         self.with_properties(&mut client, Kind::Consumer);
         // Offsets are committed by what is finished, not by what was read.
@@ -256,7 +261,8 @@ impl Kind {
 
 /// Returns the error for a configuration that the client rejected.
 pub(crate) fn not_taken(operation: &'static str, error: KafkaError) -> TransportError {
-    // The client's error is not kept: printed it shows the value, a password where the name of its property was misspelt.
+    // The client's error is not kept: printed it shows the value, a password where the name of its
+    // property was misspelt.
     let why = match error {
         KafkaError::ClientConfig(_, why, _, _) => why,
         error => error.to_string(),

@@ -90,7 +90,7 @@ impl ConnectionError {
                 Cause::User
             }
             _ if says("certificate verify failed") || says("verify broker certificate") => Cause::Untrusted,
-            // What a listener without TLS answers is no TLS.
+            // A listener without TLS answers in plain text.
             _ if says("PLAINTEXT broker listener") || says("wrong version number") => Cause::WithoutTls,
             // An alert comes from the other side.
             Code::SSL => Cause::Refused,

@@ -68,13 +68,15 @@ impl rdkafka::consumer::ConsumerContext for Events {}
 
 impl ClientContext for Events {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, words: &str) {
-        // A broker that ends a connection is no error to the client; and it may do so as the client speaks no TLS.
+        // A broker that ends a connection is no error to the client; and it may do so as the client
+        // speaks no TLS.
         let trouble =
             ConnectionError { code: RDKafkaErrorCode::BrokerTransportFailure, words: words.to_owned() };
         if facility == "FAIL" && trouble.lasts() {
             self.remember(trouble);
         }
-        // Of every producer it says that `enable.gapless.guarantee` is experimental. That is known, and can't be changed.
+        // Of every producer it says that `enable.gapless.guarantee` is experimental. That is known,
+        // and can't be changed.
         if facility == "CONFWARN" && words.contains("enable.gapless.guarantee") {
             return tracing::debug!(target: "librdkafka", facility, "{words}");
         }

@@ -19,8 +19,9 @@ use crate::watch;
 pub(crate) struct KafkaDeliveries {
     member: Arc<Member>,
     consumer: Option<Arc<BaseConsumer<MemberContext>>>,
-    /// The commit that is under way, which outlives who waits for it: at most one, as each takes a thread for as long as the broker is away. Held by
-    /// the one who commits: the others find nothing left to do after it.
+    /// The commit that is under way, which outlives who waits for it: at most one, as each takes a
+    /// thread for as long as the broker is away. Held by the one who commits: the others find
+    /// nothing left to do after it.
     commit: tokio::sync::Mutex<Option<JoinHandle<Result<(), TransportError>>>>,
     left: Option<oneshot::Receiver<()>>,
 }
@@ -71,7 +72,8 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Transpor
     })
 }
 
-/// Waits for the commit that is under way, if there is one. Dropped half-way, it leaves it for the next one to wait for.
+/// Waits for the commit that is under way, if there is one. Dropped half-way, it leaves it for the
+/// next one to wait for.
 async fn finish(commit: &mut Option<JoinHandle<Result<(), TransportError>>>) -> Result<(), TransportError> {
     let Some(task) = commit else { return Ok(()) };
     let committed = task.await;
@@ -98,7 +100,8 @@ impl Deliveries for KafkaDeliveries {
         self.member.dispatch().acknowledge(tags);
         self.member.finished();
         let mut commit = self.commit.lock().await;
-        // What is finished is looked at again and again while it is under way, so this may be all that there is to do.
+        // Finished deliveries are looked at again and again while they are under way, so this may
+        // be all that there is to do.
         finish(&mut commit).await?;
         let Some(consumer) = &self.consumer else { return Ok(()) };
         if self.member.dispatch().to_commit().is_empty() {

@@ -27,7 +27,8 @@ pub(crate) struct Fetching {
     last: Option<i64>,
     /// The client fetches nothing of it: it is paused, or enough of it waits.
     is_stopped: bool,
-    /// Offsets from which records are of another second than those before, with the milliseconds of each.
+    /// Offsets from which records are of another second than those before, with the milliseconds of
+    /// each.
     written: VecDeque<(i64, i64)>,
 }
 
@@ -137,7 +138,7 @@ impl Dispatch {
         make: impl FnOnce(Tag) -> Delivery,
     ) -> Option<Flow> {
         let limit = self.share();
-        // What still comes of a partition that was taken away belongs to its new owner.
+        // Records that still arrive from a revoked partition belong to its new owner.
         if self.window.unit(unit)?.state.last.is_some_and(|last| offset <= last)
             && let Some(back) = self.go_back(unit, offset)
         {

@@ -104,8 +104,8 @@ impl ProducerContext for Reports {
 
     fn delivery(&self, result: &DeliveryResult<'_>, ticket: usize) {
         let heard = match result {
-            // A broker that lost its memory of the producer takes any first number; then a message whose request failed is reported as
-            // persisted, with no offset, and is not in the log.
+            // A broker that lost its memory of the producer takes any first number; then a message
+            // whose request failed is reported as persisted, with no offset, and is not in the log.
             Ok(message) if message.offset() < 0 => Heard::WithoutOffset,
             Ok(_) => Heard::Acknowledged,
             Err((error, _)) => Heard::Failed(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)),
@@ -115,7 +115,8 @@ impl ProducerContext for Reports {
         } else if self.closes {
             self.gate.close();
         }
-        // Failures of a producer for single messages leave it as it is; there, none waits for another.
+        // Failures of a producer for single messages leave it as it is; there, none waits for
+        // another.
         if let Some(flight) = self.flights.heard(Ticket(ticket), heard)
             && self.closes
         {
@@ -248,7 +249,8 @@ impl Gapless {
         let reports = self.reports();
         let number = reports.flights.add(flight);
         let sent = Sent { flights: &reports.flights, number, flight: Arc::clone(flight) };
-        // Made before they are handed over: what takes longer than the client lingers goes out in two requests, the second after the first.
+        // Made before they are handed over: what takes longer than the client lingers goes out in
+        // two requests, the second after the first.
         let headers: Vec<OwnedHeaders> = records.iter().map(|record| record.headers()).collect();
         let mut gate = reports.gate.lock();
         let Some(queue) = gate.as_mut() else {

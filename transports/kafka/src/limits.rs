@@ -46,7 +46,7 @@ impl Limits {
                 format!("{topic} is compacted and accepts no record without a key: give the message one");
             return Some(Failure::new("not-valid", words));
         }
-        // What it has compressed, the client alone knows.
+        // Only the client knows the size after compression.
         if compresses || message.bytes() + source.len() + ATTRIBUTES <= self.batch_bytes {
             return None;
         }

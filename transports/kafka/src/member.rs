@@ -1,4 +1,5 @@
-//! A member of a consumer: the thread that polls, so that however slow handlers are, the broker does not take the member for dead.
+//! A member of a consumer: the thread that polls, so that however slow handlers are, the broker
+//! does not take the member for dead.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,9 +34,11 @@ const POLL: Duration = Duration::from_millis(100);
 const SHORT_POLL: Duration = Duration::from_millis(5);
 /// Maximum number of records that are read before the thread looks at anything else.
 const RUN: usize = 500;
-/// Time for which partitions of a drained member stay with it while it finishes what it has. Moved at once, all of that would come again.
+/// Time for which partitions of a drained member stay with it while it finishes what it has. Moved
+/// at once, all of that would come again.
 const FINISH: Duration = Duration::from_secs(10);
-/// Time for which an offset is tried to be committed: longer than a rebalance, in which the broker takes none, mostly is.
+/// Time for which an offset is tried to be committed: longer than a rebalance, in which the broker
+/// takes none, mostly is.
 const COMMIT: Duration = Duration::from_secs(15);
 /// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -44,14 +47,15 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Member {
     events: Events,
     topics: Vec<Topic>,
-    // A plain mutex: held for one step of the machine, never across an await, nor while the broker is asked.
+    // A plain mutex: held for one step of the machine, never across an await, nor while the broker
+    // is asked.
     dispatch: Mutex<Dispatch>,
     /// Something was acknowledged.
     acknowledged: Condvar,
     /// There may be something to take.
     pub(crate) wake: Notify,
-    /// Held while offsets are committed, and while partitions are given back: an offset that is committed after its partition has moved
-    /// would put the new owner's back.
+    /// Held while offsets are committed, and while partitions are given back: an offset that is
+    /// committed after its partition has moved would put the new owner's back.
     committing: Mutex<()>,
     // Plain as well: held for a step of the machine.
     problems: Mutex<Problems>,
@@ -140,7 +144,8 @@ impl Member {
         self.doubt.notify_all();
     }
 
-    /// Waits until something may be wrong with a topic, for so long at most. False: the member leaves.
+    /// Waits until something may be wrong with a topic, for so long at most. False: the member
+    /// leaves.
     pub(crate) fn wait_for_doubt(&self, limit: Duration) -> bool {
         let quiet = |problems: &mut Problems| !problems.is_urgent() && !self.is_leaving();
         drop(self.doubt.wait_timeout_while(self.problems(), limit, quiet));
@@ -190,8 +195,9 @@ impl Member {
         drop(self.acknowledged.wait_timeout_while(self.dispatch(), FINISH, busy));
     }
 
-    /// Commits what is finished. Topics that something is wrong with are committed one by one: what one of them is refused is no other's matter, and
-    /// is tried again with the next acknowledgement. As long as it is not committed, it may come again.
+    /// Commits what is finished. Topics that something is wrong with are committed one by one: what
+    /// one of them is refused is no other's matter, and is tried again with the next
+    /// acknowledgement. As long as it is not committed, it may come again.
     fn commit_once(&self, consumer: &BaseConsumer<MemberContext>) -> KafkaResult<()> {
         let mut well = Vec::new();
         let mut ill: BTreeMap<Topic, Vec<Finished<()>>> = BTreeMap::new();
@@ -262,7 +268,8 @@ pub(crate) fn commit(member: &Member, consumer: &BaseConsumer<MemberContext>) ->
                 Err(error) => error,
             }
         };
-        // A rebalance is under way, or the broker is away. Partitions that are taken away meanwhile are not committed any more.
+        // A rebalance is under way, or the broker is away. Partitions that are taken away meanwhile
+        // are not committed any more.
         if start.elapsed() > COMMIT || member.is_leaving() {
             let words = "committing offsets failed; finished messages may be delivered again";
             let error =
@@ -299,8 +306,9 @@ pub(crate) fn run(member: &Member, consumer: Arc<BaseConsumer<MemberContext>>) {
     // Whoever still asks hears so.
     member.dispatch().end();
     member.wake.notify_one();
-    // A commit may still be under way elsewhere. The end of the client is here, as it blocks and calls back.
-    // It has left the group when this thread ends: whoever closes waits for that, and may end the process.
+    // A commit may still be under way elsewhere. The end of the client is here, as it blocks and
+    // calls back. It has left the group when this thread ends: whoever closes waits for that, and
+    // may end the process.
     let mut shared = Some(consumer);
     while let Some(consumer) = shared.take() {
         match Arc::try_unwrap(consumer) {
@@ -337,7 +345,8 @@ fn push(member: &Member, consumer: &BaseConsumer<MemberContext>, record: &Borrow
     }
 }
 
-/// Seeks back to what the log of a partition still has and is not finished. By itself the client goes on at the cut, and the next commit would pass the rest.
+/// Seeks back to what the log of a partition still has and is not finished. By itself the client
+/// goes on at the cut, and the next commit would pass the rest.
 fn go_back(member: &Member, consumer: &BaseConsumer<MemberContext>, unit: &Unit, offset: i64) {
     tracing::warn!(topic = %unit.topic, partition = unit.number, offset, "the log of a partition was truncated; its unfinished messages are read again");
     // Not waited for: from now on nothing comes that was fetched before.
@@ -350,7 +359,8 @@ fn go_back(member: &Member, consumer: &BaseConsumer<MemberContext>, unit: &Unit,
     }
 }
 
-/// Tells the client what to fetch. The lists are short-lived: one that is alive when the client ends makes it wait for ever.
+/// Tells the client what to fetch. The lists are short-lived: one that is alive when the client
+/// ends makes it wait for ever.
 fn steer(consumer: &BaseConsumer<MemberContext>, flow: &[Flow]) {
     let (mut stop, mut go) = (TopicPartitionList::new(), TopicPartitionList::new());
     for step in flow {

@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn hashes_are_those_of_the_java_client() {
-        // What org.apache.kafka.common.utils.Utils.murmur2 gives.
+        // Results of org.apache.kafka.common.utils.Utils.murmur2.
         let known: [(&str, i32); 7] = [
             ("21", -973_932_308),
             ("foobar", -790_332_482),

@@ -76,7 +76,8 @@ impl Pool {
             drop(failed);
             pool.make_spare();
         };
-        // A thread, since both steps block, and there may be no runtime: a future is dropped anywhere.
+        // A thread, since both steps block, and there may be no runtime: a future is dropped
+        // anywhere.
         let thread = std::thread::Builder::new().name("outbox-kafka-retire".to_owned());
         if thread.spawn(rest).is_err() {
             producer.purge();

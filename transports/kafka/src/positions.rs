@@ -1,7 +1,9 @@
-//! Positions at which a member begins to read its partitions, where the broker has none for its group any more.
+//! Positions at which a member begins to read its partitions, where the broker has none for its
+//! group any more.
 //!
-//! By itself the client begins such a partition at its first or its last record, and says nothing. So what the group has committed is looked at
-//! before partitions are taken up: an offset that is missing is that of a new consumer, or it expired or was deleted; one that lies before the log
+//! By itself the client begins such a partition at its first or its last record, and says nothing.
+//! So what the group has committed is looked at before partitions are taken up: an offset that is
+//! missing is that of a new consumer, or it expired or was deleted; one that lies before the log
 //! was trimmed away.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,14 +19,16 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 const ANSWER: Duration = Duration::from_secs(5);
 /// Time limit of a question for the range of partitions.
 const RANGE: Duration = Duration::from_secs(2);
-/// Time for which the broker is asked: the coordinator of the group, or the leader of a partition, may move.
+/// Time for which the broker is asked: the coordinator of the group, or the leader of a partition,
+/// may move.
 const ASKED_FOR: Duration = Duration::from_secs(30);
 /// Pause between two questions.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Number of looks at an offset that lies behind the end: a new leader may not know yet how far its followers are.
+/// Number of looks at an offset that lies behind the end: a new leader may not know yet how far its
+/// followers are.
 const LOOKS: u32 = 4;
 
-/// What is known of the consumer's past, and what is to be done without it.
+/// Past of the consumer, and the position to take without it.
 #[derive(Clone, Debug)]
 pub(crate) struct Positions {
     group: String,
@@ -40,7 +44,7 @@ pub(crate) struct Begin {
     pub(crate) unit: Unit,
     /// The offset. `None`: nothing of it is read.
     pub(crate) at: Option<Offset>,
-    /// What was lost. `None`: the consumer is new there.
+    /// The loss. `None`: the consumer is new there.
     pub(crate) loss: Option<Loss>,
 }
 
@@ -65,8 +69,8 @@ impl Positions {
         }
     }
 
-    /// Finds the partitions that do not begin where the group left them. Blocks, for as long as the broker does not tell; `is_over`: nobody wants
-    /// to know any more.
+    /// Finds the partitions that do not begin where the group left them. Blocks until the broker
+    /// answers, or until `is_over` returns true.
     pub(crate) fn find<C: ConsumerContext>(
         &self,
         consumer: &BaseConsumer<C>,
@@ -127,7 +131,8 @@ impl Positions {
         units: &[Unit],
         committed: &Offsets,
     ) -> KafkaResult<BTreeMap<Unit, Seen>> {
-        // The client asks each leader once, for all of its partitions. One without a leader is no reason to wait for ever.
+        // The client asks each leader once, for all of its partitions. One without a leader is no
+        // reason to wait for ever.
         let ask =
             |list| consumer.offsets_for_times(list, RANGE).map(|answer| offsets(&answer)).unwrap_or_default();
         let low = ask(list(units, Offset::Beginning)?);
@@ -151,7 +156,8 @@ impl Positions {
         Ok(seen.collect())
     }
 
-    /// Returns true if the group has an offset of any partition of a topic: then one without is new, or nothing was ever handled of it.
+    /// Returns true if the group has an offset of any partition of a topic: then one without is
+    /// new, or nothing was ever handled of it.
     fn has_any<C: ConsumerContext>(&self, consumer: &BaseConsumer<C>, topic: &Topic) -> KafkaResult<bool> {
         let metadata = consumer.fetch_metadata(Some(topic.as_str()), ANSWER)?;
         let found = metadata.topics().iter().find(|found| found.name() == topic.as_str());
@@ -162,7 +168,8 @@ impl Positions {
         Ok(!offsets(&consumer.committed_offsets(all, ANSWER)?).is_empty())
     }
 
-    /// Decides where a partition begins. `None`: where the group left it. `is_known`: the group has offsets of other partitions of the topic.
+    /// Decides where a partition begins. `None`: where the group left it. `is_known`: the group has
+    /// offsets of other partitions of the topic.
     fn begin(&self, unit: Unit, seen: Seen, is_known: bool) -> Option<Begin> {
         let Seen { committed, range, since } = seen;
         let low = range.map_or(Offset::Beginning, |(low, _)| Offset::Offset(low));
@@ -198,12 +205,12 @@ impl Positions {
         };
         let (at, then) = match self.reset {
             OffsetReset::None => (None, self.remedy()),
-            // What the client knows of the log's epochs finds the cut.
+            // The client knows the epochs of the log, and finds the cut by them.
             _ if loss.cause == LossCause::Truncated => {
                 (Some(Offset::Stored), "it is read from where it was cut off".to_owned())
             }
             OffsetReset::Latest => (Some(high), "it is read from its end".to_owned()),
-            // What is left of a log that was trimmed is new.
+            // The rest of a trimmed log is new.
             OffsetReset::LastHandled if committed.is_none() && range.is_some() => {
                 // Nothing was written since: then the end.
                 let at = since.map_or(high, Offset::Offset);

@@ -12,7 +12,7 @@ pub(crate) enum ProduceError {
     /// The broker may not want this message; or another one in the same record batch, which is
     /// taken or rejected as a whole. Only a message that was sent alone knows.
     MayBeRejected(Failure),
-    /// Its topic, or all of the broker, is not to be had.
+    /// Its topic, or the whole broker, is unavailable.
     Unavailable(Unavailable, Failure),
     /// It may or may not be in the log.
     Unknown(Failure),
@@ -96,7 +96,8 @@ pub(crate) fn behind_silence(partition: i32, topic: &str) -> Failure {
 pub(crate) fn first_of(heard: Heard, topic: &str) -> Result<Outcome, ProduceError> {
     match heard {
         Heard::Acknowledged => Ok(Outcome::Delivered),
-        // It waited for another: the lead of its partition, those that are under way to it, or a producer that is closed.
+        // It waited for another: the lead of its partition, those that are under way to it, or a
+        // producer that is closed.
         Heard::NotSent => Ok(Outcome::Blocked),
         Heard::Nothing => Err(ProduceError::Unknown(Failure::new(
             "unconfirmed",

@@ -138,7 +138,8 @@ async fn prepare(
         if counts.contains_key(topic) {
             continue;
         }
-        // No name that Kafka forbids is asked for: the client waits for an answer that does not come.
+        // No name that Kafka forbids is asked for: the client waits for an answer that does not
+        // come.
         let unanswered =
             counts.values().find_map(|count| count.as_ref().err()).filter(|it| it.0 == Unavailable::Route);
         let count = match (Config::validate_topic(topic), shared.topics().known(topic), unanswered) {
@@ -201,7 +202,8 @@ struct Judge<'a> {
 
 impl Judge<'_> {
     async fn judge(&self) {
-        // Mostly so: then it is said at once of all of which nothing was said yet, and those are the ones that were sent.
+        // Mostly so: then it is said at once of all of which nothing was said yet, and those are
+        // the ones that were sent.
         if self.entries.iter().all(|entry| self.heard.get(entry.index) == Some(&Heard::Acknowledged)) {
             if self.whole {
                 return self.outcomes.report_rest(&Outcome::Delivered);
@@ -212,7 +214,8 @@ impl Judge<'_> {
                 .for_each(|entry| self.outcomes.report(entry.index, Outcome::Delivered));
         }
         let silent = self.silent();
-        // Nothing to do with what was cut before: of such a key only messages in front of the cut were sent.
+        // Nothing to do with what was cut before: of such a key only messages in front of the cut
+        // were sent.
         let mut cut = CutKeys::default();
         // Keys whose first undelivered message is judged alone, with the messages that follow it.
         let mut alone: BTreeMap<KeyId, Vec<&Entry>> = BTreeMap::new();
@@ -227,7 +230,8 @@ impl Judge<'_> {
             } else {
                 let place = (entry.record.partition, entry.record.topic());
                 let said = match first_of(heard, place.1.as_str()) {
-                    // Named at once, and not one key in each round: so the sooner none of them slows a batch.
+                    // Named at once, and not one key in each round: so the sooner none of them
+                    // slows a batch.
                     Ok(Outcome::Blocked) if silent.contains(&place) => {
                         Err(ProduceError::Unknown(behind_silence(place.0, place.1.as_str())))
                     }

@@ -75,7 +75,7 @@ pub(crate) fn read(
     topic: &Topic,
 ) -> (Result<Message, Undecodable>, Option<Origin>) {
     let payload = Bytes::copy_from_slice(record.payload().unwrap_or_default());
-    // What the broker orders by is what it is handled in the order of, whatever bytes other producers took.
+    // The broker's ordering key is the key of handling too, whatever bytes other producers wrote.
     let mut raw = RawRecord::new(cloudevents::KAFKA, payload)
         .with_key(record.key())
         .with_null(record.payload().is_none());

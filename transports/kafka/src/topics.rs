@@ -82,7 +82,7 @@ pub(crate) struct Topics {
     warned: Mutex<BTreeSet<String>>,
 }
 
-/// Why something can't be had.
+/// Reason why a topic is unavailable.
 pub(crate) type Absent = (Unavailable, Failure);
 
 impl Topics {
@@ -136,7 +136,8 @@ impl Topics {
 
     /// Checks that the broker answers.
     pub(crate) async fn check(&self, operation: &'static str, limit: Duration) -> Result<(), TransportError> {
-        // Any topic will do; this one is on every broker that has consumers, and an answer that it is not there is an answer.
+        // Any topic will do; this one is on every broker that has consumers, and an answer that it
+        // is not there is an answer.
         let Ok(topic) = Topic::new("__consumer_offsets") else { return Ok(()) };
         match self.describe(&topic, limit).await {
             Ok(_) | Err((Unavailable::Topic, _)) => Ok(()),
@@ -156,7 +157,8 @@ impl Topics {
             trouble = self.client.lasting_trouble() => return Err(absent_by(&trouble)),
             () = tokio::time::sleep(first_wait) => {}
         }
-        // A client asks the broker that it used last, again and again: that one alone may be silent.
+        // A client asks the broker that it used last, again and again: that one alone may be
+        // silent.
         let (config, name) = (self.config_of_others(), topic.clone());
         let others = question(move || ask_others(&config, name.as_str(), limit.saturating_sub(first_wait)));
         let others = async {
@@ -212,7 +214,8 @@ impl Topics {
         settings
     }
 
-    /// Warns of settings of the topics in use under which messages can be lost that were confirmed: of each once, and again after it was over.
+    /// Warns of settings of the topics in use under which messages can be lost that were confirmed:
+    /// of each once, and again after it was over.
     pub(crate) async fn look_at_settings(&self, limit: Duration) {
         let topics: Vec<Topic> = self.counts().keys().take(MAX_LOOKED_AT).cloned().collect();
         if topics.is_empty() {

@@ -1,7 +1,8 @@
 //! Looks at the topics of a member: which of them, or which partitions, can't be read, and why.
 //!
-//! The client tells of errors without their topic. So whatever may be of a single one makes this look at each, by a client that belongs to no
-//! group: it reads where the member is, one topic after the other, and thereby learns which one it is, and when it is over.
+//! The client tells of errors without their topic. So whatever may be of a single one makes this
+//! look at each, by a client that belongs to no group: it reads where the member is, one topic
+//! after the other, and thereby learns which one it is, and when it is over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Weak;
@@ -38,7 +39,8 @@ const REST: Duration = Duration::from_millis(500);
 /// Time for which a record is waited for at once.
 const POLL: Duration = Duration::from_millis(50);
 
-/// The thread that looks, until its member leaves. `consumer`: the member's own client, which describes topics as well as any.
+/// The thread that looks, until its member leaves. `consumer`: the member's own client, which
+/// describes topics as well as any.
 pub(crate) fn run(member: &Member, consumer: &Weak<BaseConsumer<MemberContext>>, config: &ClientConfig) {
     let mut looked = Instant::now();
     let mut probe: Option<Probe> = None;
@@ -79,7 +81,8 @@ pub(crate) fn run(member: &Member, consumer: &Weak<BaseConsumer<MemberContext>>,
     }
 }
 
-/// Asks for the ends of partitions of which the client fetches nothing now, and learns nothing by itself.
+/// Asks for the ends of partitions of which the client fetches nothing now, and learns nothing by
+/// itself.
 fn ask_ends(member: &Member, consumer: &Weak<BaseConsumer<MemberContext>>) {
     let stopped = member.dispatch().stopped();
     let mut ends = BTreeMap::new();
@@ -172,7 +175,8 @@ impl Probe {
     }
 }
 
-/// Returns what is wrong with a topic. None: no broker told. `read`: tells what is wrong with those of its partitions that have a leader.
+/// Returns what is wrong with a topic. None: no broker told. `read`: tells what is wrong with those
+/// of its partitions that have a leader.
 fn look<C: ConsumerContext>(
     client: &BaseConsumer<C>,
     topic: &Topic,

@@ -77,7 +77,8 @@ async fn run(server: &KafkaServer) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_good_run_logs_no_warning() {
     let Some(server) = Kafka::newest().shared().or_skip() else { return };
-    // A broker that was just started is not ready for producers and groups, and the client warns of that.
+    // A broker that was just started is not ready for producers and groups, and the client warns of
+    // that.
     run(&server).await;
     let listener = Listener::default();
     tracing::subscriber::set_global_default(listener.clone()).unwrap();

@@ -237,8 +237,9 @@ impl Broker {
         self.topics.clear();
     }
 
-    /// Adds a message to the buffers of the consumers that have not finished it. Returns how many of
-    /// them must acknowledge it; `None` if a buffer has no room. An error: nobody subscribes.
+    /// Adds a message to the buffers of the consumers that have not finished it. Returns how many
+    /// of them must acknowledge it; `None` if a buffer has no room. An error: the topic has no
+    /// subscriber.
     fn hand_out(
         &mut self,
         stored: &Arc<Stored>,

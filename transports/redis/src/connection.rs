@@ -87,8 +87,8 @@ impl Server {
         self.max_bytes.load(Ordering::Relaxed)
     }
 
-    /// Learns the longest string that the server takes. `None`: a user who may not ask, or a server that does not tell: then what was configured
-    /// counts.
+    /// Learns the longest string that the server takes. `None`: a user who may not ask, or a server
+    /// that does not tell: then what was configured counts.
     pub(crate) fn learn(&self, told: Option<usize>) {
         self.max_bytes.store(self.configured.min(told.unwrap_or(usize::MAX)), Ordering::Relaxed);
     }

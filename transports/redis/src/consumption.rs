@@ -298,7 +298,7 @@ impl Consumption {
 
     pub(crate) fn pause(&mut self, units: &[Unit]) {
         self.window.pause(units, true);
-        // What waits would take room from others.
+        // Waiting entries would take room from others.
         units.iter().for_each(|unit| self.rewind_unit(unit));
     }
 

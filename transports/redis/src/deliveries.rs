@@ -29,7 +29,8 @@ pub(crate) struct Member {
     /// sort first.
     pub(crate) name: String,
     pub(crate) consumer: Consumer,
-    // Plain mutexes: each is held for one look or one store. Grows when a topic is no longer refused.
+    // Plain mutexes: each is held for one look or one store. Grows when a topic is no longer
+    // refused.
     topics: Mutex<BTreeMap<Topic, u32>>,
     problems: Mutex<Problems>,
     lags: Mutex<Vec<Lag>>,
@@ -62,8 +63,8 @@ impl fmt::Debug for Member {
 
 impl Member {
     pub(crate) fn state(&self) -> MutexGuard<'_, Consumption> {
-        // No step of the machine runs foreign code, so a poisoned lock could only come from a bug in it; the state is
-        // still the best that there is.
+        // No step of the machine runs foreign code, so a poisoned lock could only come from a bug
+        // in it; the state is still the best that there is.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -83,7 +84,8 @@ impl Member {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Redis refuses a topic, or a unit of it. That holds up no other; it is tried again by itself. Says whether that is new.
+    /// Redis refuses a topic, or a unit of it. That holds up no other; it is tried again by itself.
+    /// Says whether that is new.
     pub(crate) fn is_refused(&self, topic: &Topic, number: Option<u32>, error: &Error) -> bool {
         let is_new = self.problems().refused(topic, number, &error.words);
         if is_new {
@@ -97,7 +99,7 @@ impl Member {
         self.losses.lock().unwrap_or_else(PoisonError::into_inner).push(loss);
     }
 
-    /// What waits was measured.
+    /// Takes the measured backlogs.
     pub(crate) fn has_lags(&self, lags: Vec<Lag>) {
         *self.lags.lock().unwrap_or_else(PoisonError::into_inner) = lags;
     }
@@ -224,7 +226,8 @@ impl Deliveries for RedisDeliveries {
         self.check_open("drain")?;
         self.member.state().drain();
         self.member.wake.notify_one();
-        // Others are told with the next heartbeat, so that what comes free in the meantime goes to them.
+        // Others are told with the next heartbeat, so that what comes free in the meantime goes to
+        // them.
         self.member.hurry.notify_one();
         Ok(())
     }
@@ -243,7 +246,7 @@ async fn stop(tasks: &mut [JoinHandle<()>]) {
     tasks.iter().for_each(JoinHandle::abort);
     for task in tasks {
         if !task.is_finished() {
-            // How it ended is of no interest.
+            // Its result does not matter.
             let _ = task.await;
         }
     }

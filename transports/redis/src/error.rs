@@ -135,7 +135,7 @@ impl Error {
     /// topic's: nothing is counted against a message for an unknown answer.
     pub(crate) fn refused(said: &str) -> Self {
         let code = said.split_whitespace().next().unwrap_or_default();
-        // What a user may not do within a script comes without its own first word.
+        // An ACL refusal within a script lacks the usual first word of the error.
         let code = if said.contains("ACL failure in script") { "NOPERM" } else { code };
         let row = REFUSALS.iter().find(|row| row.0 == code);
         let (_, class, reach, kind, remedy) = row.copied().unwrap_or((

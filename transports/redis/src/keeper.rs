@@ -213,7 +213,7 @@ impl Member {
                 Err(error) => self.tell_of(&unit(topic, *number), error)?,
             }
         }
-        // What was refused last comes last: it is not to stand in the way of the others.
+        // Units that were refused last come last: they must not delay the others.
         free.sort_by_key(|number| self.state().was_refused(&unit(topic, *number)));
         let wanted: Vec<Unit> = wanted(mine, &free, share).into_iter().map(|it| unit(topic, it)).collect();
         if wanted.is_empty() {
@@ -253,8 +253,8 @@ impl Member {
         result
     }
 
-    /// Returns true if a unit may be had, by its lease and what is left of that. Who takes it is
-    /// told for certain.
+    /// Returns true if a unit seems free, by its lease and its remaining time. The lock itself
+    /// decides.
     fn seems_free(&self, answers: &[Value]) -> Result<bool, Error> {
         let [lease, left] = answers else { return Err(Error::unexpected("a question for a lease")) };
         if *lease == Value::Nil {
@@ -262,8 +262,9 @@ impl Member {
         }
         let (member, left) = (text(lease)?, text(left)?);
         let left: i64 = left.parse().map_err(|_| Error::unexpected("a question for a lease"))?;
-        // What has more left than any lease of that member was taken before the server's clock went back. How long its leases last stands in its name: while
-        // the setting is changed, a longer lease is no remnant of a clock.
+        // A longer rest than any lease of that member means that the server's clock went back. How
+        // long its leases last stands in its name: while the setting is changed, a longer lease is
+        // no remnant of a clock.
         let lasts = member.rsplit_once(':').and_then(|(_, millis)| millis.parse().ok());
         let most = lasts.unwrap_or(self.lease_millis()).saturating_mul(2);
         // Its own name stands there when it took a unit and did not hear of it.

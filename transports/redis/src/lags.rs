@@ -1,4 +1,5 @@
-//! Looks beside the deliveries of a member: what waits in its streams, and whether the server evicts keys.
+//! Looks beside the deliveries of a member: what waits in its streams, and whether the server
+//! evicts keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,8 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Number of those looks between two at the server.
 const SERVER_EVERY: u32 = 4;
 
-/// Looks until the transport is closed or the task is aborted. What can't be asked now is asked again: other parts say what is wrong.
+/// Looks until the transport is closed or the task is aborted. What can't be asked now is asked
+/// again: other parts say what is wrong.
 pub(crate) async fn watch(member: Arc<Member>) {
     let mut evicted = None;
     for round in 0_u32.. {

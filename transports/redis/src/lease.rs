@@ -69,7 +69,7 @@ impl Lease {
 /// may have been under way.
 pub(crate) fn has_forgotten(unit: &mut LeasedUnit, oldest: Option<StreamId>) -> bool {
     let handed = unit.last_handed().unwrap_or(StreamId::START);
-    // What is behind was not dispatched yet; it comes.
+    // Entries behind it were not dispatched yet.
     let unknown = oldest.filter(|id| *id <= handed && !unit.contains(*id));
     let before = std::mem::replace(&mut unit.state.forgotten, unknown);
     unknown.is_some() && before == unknown

@@ -16,12 +16,14 @@ impl Past {
         Self { handled: subscription.handled.clone(), reset: subscription.offset_reset }
     }
 
-    /// Returns true if the consumer has handled messages of a topic: then its groups were made before.
+    /// Returns true if the consumer has handled messages of a topic: then its groups were made
+    /// before.
     pub(crate) fn has_handled(&self, topic: &Topic) -> bool {
         self.handled.contains_key(topic)
     }
 
-    /// Returns the entry behind which a group begins that was lost. None: nothing is read of its stream.
+    /// Returns the entry behind which a group begins that was lost. None: nothing is read of its
+    /// stream.
     pub(crate) fn start(&self, topic: &Topic) -> Option<String> {
         // A new consumer has lost nothing but what came since it subscribed.
         let Some(last) = self.handled.get(topic) else { return Some("0".to_owned()) };

@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn slots_are_those_of_the_specification() {
         assert_eq!(checksum(b"123456789"), 0x31c3);
-        // What `CLUSTER KEYSLOT` answers.
+        // Answers of `CLUSTER KEYSLOT`.
         assert_eq!(slot_of(b"foo"), 12_182);
         assert_eq!(slot_of(b"{foo}:more"), 12_182);
         assert_ne!(slot_of(b"a{}{foo}"), 12_182, "an empty tag is none");

@@ -71,7 +71,8 @@ impl Topics {
         let mut look = Pipeline::new();
         look.cmd("HGET").arg(&key).arg("units");
         let mut answers = link.request(&look, self.within).await?;
-        // Only then: a server without memory makes nothing, and what is there can be used all the same.
+        // Only then: a server without memory makes nothing, and what is there can be used all the
+        // same.
         if make && answers == [Value::Nil] {
             let mut pipeline = Pipeline::new();
             pipeline.cmd("HSETNX").arg(&key).arg("units").arg(self.units);

@@ -58,8 +58,8 @@ impl RedisTransport {
         RedisTransportBuilder::new(url.into())
     }
 
-    /// Creates a topic if it does not exist, with the number of units of this transport. Returns its
-    /// number of units. The topic is text or a [`Topic`].
+    /// Creates a topic if it does not exist, with the number of units of this transport. Returns
+    /// its number of units. The topic is text or a [`Topic`].
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl SharedTransport {
             pipeline.cmd("INFO").arg(section);
         }
         pipeline.cmd("CONFIG").arg("GET").arg("proto-max-bulk-len");
-        // What a server refuses to those who write, it says to those who try.
+        // The server refuses a trial write for the same reasons as a real one.
         pipeline.cmd("SET").arg(self.routing.probe()).arg("").arg("PX").arg(1);
         let answers = self.control.request(&pipeline, self.config.request_timeout).await?;
         let (written, infos) = answers.split_last().ok_or_else(|| Error::unexpected("INFO"))?;
@@ -164,7 +164,8 @@ impl SharedTransport {
         }
         let within = self.config.request_timeout;
         self.durability.check_recovered(&self.publishing, &self.routing.probe(), within).await?;
-        // Once more for a server that has lost its scripts, or a slot: it did nothing, and a new connection gives the scripts to whoever has it.
+        // Once more for a server that has lost its scripts, or a slot: it did nothing, and a new
+        // connection gives the scripts to whoever has it.
         for again in [true, false] {
             let mut connection = self.publishing.connection().await?;
             appends = self.append(&mut connection, batch, appends, outcomes, again).await?;
@@ -206,7 +207,8 @@ impl SharedTransport {
         let mut left = Vec::new();
         for (append, answer) in appends.into_iter().zip(answers) {
             let refused = refusal(answer);
-            // Nothing was done of these: by a server without scripts, or by a node that has the slot no more.
+            // Nothing was done of these: by a server without scripts, or by a node that has the
+            // slot no more.
             let elsewhere = |error: &Error| matches!(error.class, "no-script" | "cluster");
             if again && refused.as_ref().is_some_and(elsewhere) {
                 left.push(append);
@@ -236,7 +238,8 @@ impl SharedTransport {
             let epoch = batch.epochs.get(bucket).map(|epoch| epoch.0.to_string()).unwrap_or_default();
             call.arg(bucket.0).arg(epoch);
         }
-        // The strings of a message, one behind the other, and where each ends: their number goes in front of them.
+        // The strings of a message, one behind the other, and where each ends: their number goes in
+        // front of them.
         let (mut strings, mut ends) = (Vec::new(), Vec::with_capacity(32));
         for (_, stored) in &append.messages {
             strings.clear();
@@ -296,7 +299,7 @@ impl SharedTransport {
         while !refused.is_empty() && self.server.check_open().is_ok() {
             tokio::time::sleep(self.config.heartbeat).await;
             let topics: BTreeSet<&Topic> = refused.iter().map(|(topic, _)| topic).collect();
-            // What concerns all topics is told by those that are read.
+            // Problems of all topics are reported by those that are read.
             let Ok(prepared) = self.prepare(&topics, &member.consumer, &member.past).await else { continue };
             refused.clear();
             for (topic, units) in prepared {

@@ -99,7 +99,8 @@ impl ConsumerContext for MemberContext {
 }
 
 impl MemberContext {
-    /// Takes up partitions, each where the group left it, or where that is lost, where it is configured.
+    /// Takes up partitions, each where the group left it, or where that is lost, where it is
+    /// configured.
     fn assign(&self, consumer: &BaseConsumer<Self>, partitions: &mut TopicPartitionList) -> KafkaResult<()> {
         let refused = self.0.take_up(consumer, partitions)?;
         match consumer.rebalance_protocol() {
@@ -138,7 +139,8 @@ impl Member {
         self.lags().measure(known, Instant::now(), i64::try_from(millis).unwrap_or(i64::MAX));
     }
 
-    /// Decides where partitions begin that this member takes up: notes it in the list. Returns the units of which nothing is to be read.
+    /// Decides where partitions begin that this member takes up: notes it in the list. Returns the
+    /// units of which nothing is to be read.
     fn take_up(
         &self,
         consumer: &BaseConsumer<MemberContext>,

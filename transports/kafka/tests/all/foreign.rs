@@ -70,7 +70,8 @@ impl<'r> Foreign<'r> {
         batch.extend(crc32c(&covered).to_be_bytes());
         batch.extend(covered);
 
-        // Produce, version 7, by a client without a name; no transaction; confirmed by all within a minute.
+        // Produce, version 7, by a client without a name; no transaction; confirmed by all within a
+        // minute.
         let mut request = Vec::new();
         request.extend([0, 7].map(i16::to_be_bytes).concat());
         request.extend(1_i32.to_be_bytes());

@@ -46,7 +46,8 @@ impl Mock {
     /// way.
     fn transport(&self) -> KafkaTransport {
         let builder = KafkaTransport::builder(&self.url).property("batch.num.messages", "2");
-        // The mock lets no member leave: the next one waits until it is missed, by default 45 seconds.
+        // The mock lets no member leave: the next one waits until it is missed, by default 45
+        // seconds.
         builder.property("session.timeout.ms", "15000").build().unwrap()
     }
 
@@ -327,7 +328,8 @@ async fn all_keys_of_a_partition_that_does_not_answer_are_named_at_once() {
     let (mock, transport, [_, silent]) = two_partitions().await;
     mock.cluster.broker_round_trip_time(2, 10 * PATIENCE).unwrap();
     let messages = stored(silent.iter().flat_map(|key| [1, 2].map(|at| numbered(&mock.topic, key, at))));
-    // The first time all are under way. The next producer is not known there: it sends one message ahead.
+    // The first time all are under way. The next producer is not known there: it sends one message
+    // ahead.
     for _ in 0..2 {
         let outcomes = publish(&transport, &messages, SHORT).await;
         for pair in outcomes.chunks(2) {

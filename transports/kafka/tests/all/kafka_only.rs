@@ -28,7 +28,7 @@ fn transport(brokers: &str) -> KafkaTransport {
     KafkaTransport::builder(brokers).build().unwrap()
 }
 
-/// The class of an outcome that says that a topic is not to be had.
+/// Returns the class of an outcome that says that a topic is unavailable.
 fn topic_unavailable(outcome: &Option<Outcome>) -> Option<&str> {
     match outcome {
         Some(Outcome::Unavailable(Unavailable::Topic, failure)) => Some(&failure.class),
@@ -159,7 +159,8 @@ async fn a_message_that_the_topic_does_not_take_is_rejected_alone() {
     let Some(server) = Kafka::newest().shared().or_skip() else { return };
     let topic = fresh_topic(&server.url(), 2, &[("max.message.bytes", "20000")]).await;
     let transport = transport(&server.url());
-    // The broker knows the producer: what is under way is not held back by the first message of a partition.
+    // The broker knows the producer: what is under way is not held back by the first message of a
+    // partition.
     let warm = stored((0..32).map(|key| numbered(&topic, &format!("warm-{key}"), 0)));
     deliver(&transport, &warm, LONG).await;
 
@@ -167,7 +168,8 @@ async fn a_message_that_the_topic_does_not_take_is_rejected_alone() {
     let mut messages: Vec<Message> = (0..200).map(|at| numbered(&topic, &key(at), at)).collect();
     messages[53] = messages[53].clone().with_payload(vec![b'x'; 50_000]);
     let messages = stored(messages);
-    // What stands in front of it may come back unknown with a batch that was refused; then it is blocked, and a relay sends all of that again.
+    // Messages in front of it may come back unknown with a batch that was refused; then it is
+    // blocked, and a relay sends all of that again.
     let large = Arc::clone(&messages[53]);
     let mut left = messages;
     let started = Instant::now();

@@ -1,5 +1,5 @@
-//! Positions of a group that the broker has no longer, and what waits for it: on real brokers, whose offsets are deleted and whose logs are
-//! trimmed.
+//! Positions of a group that the broker has no longer, and what waits for it: on real brokers,
+//! whose offsets are deleted and whose logs are trimmed.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -162,7 +162,7 @@ async fn a_group_whose_offsets_are_gone_does_what_is_configured() {
             let member = world.join(Some(last), reset).await;
             let found = losses(&*member, 2).await;
             assert!(found.iter().all(|loss| loss.cause == LossCause::Position), "{found:?}");
-            // What comes from now on is behind the end that was found.
+            // Messages from now on are behind the end that was found.
             world.publish(4).await;
             let expected = match reset {
                 OffsetReset::Earliest => 0..19,
@@ -266,7 +266,8 @@ async fn a_new_topic_and_a_partition_that_was_added_begin_at_their_beginning() {
     assert!(member.problems().is_empty() && member.losses().is_empty());
 }
 
-/// A member that ends while its first message is still handled has committed nothing of it, and has lost nothing either.
+/// A member that ends while its first message is still handled has committed nothing of it, and has
+/// lost nothing either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_consumer_that_finished_only_later_messages_has_a_position() {
     let Some(server) = Kafka::newest().shared().or_skip() else { return };
@@ -306,7 +307,8 @@ async fn what_waits_is_measured_in_each_partition() {
     waits(&*member, 7).await;
 }
 
-/// A producer of another program died in a transaction: what is behind it can't be read, by anybody, until the broker ends it.
+/// A producer of another program died in a transaction: what is behind it can't be read, by
+/// anybody, until the broker ends it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_hangs_is_named_until_it_is_over() {
     let Some(server) = Kafka::newest().shared().or_skip() else { return };

@@ -42,7 +42,8 @@ fn message(topic: &Topic, batch: usize, at: usize) -> Message {
 /// Nothing is given up, so nothing is sent twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_quota_holds_back_is_waited_for_and_sent_once() {
-    // It reckons by the last two seconds, in place of eleven: else it would first take all of this at once.
+    // It reckons by the last two seconds, in place of eleven: else it would first take all of this
+    // at once.
     let wish = Kafka::newest().config("quota.window.num=2");
     let started = tokio::task::spawn_blocking(move || wish.start().or_skip()).await.unwrap();
     let Some(server) = started else { return };

@@ -127,7 +127,7 @@ pub async fn publish(
     let outcomes = Outcomes::new(messages.len());
     let batch =
         PublishBatch::new(Route::default(), RelayId::new(), "/test".into(), messages.to_vec(), deadline);
-    // What is not reported by then is unknown.
+    // Messages not reported by then are unknown.
     let _ = tokio::time::timeout(deadline, transport.publish(batch, &outcomes)).await;
     outcomes.take()
 }

@@ -194,7 +194,7 @@ async fn a_killed_node_makes_the_route_unavailable_until_it_is_back() {
     let all = messages(&KEYS, 320);
     deliver(&transport, &all[..160]).await;
     cluster.node(1).kill();
-    // What is asked first may have been under way: after that, nothing is sent to anybody.
+    // The first request may have been under way: after that, nothing is sent.
     until("it is seen", async || {
         class(&publish(&transport, &messages(&["z"], 1)).await[0]).starts_with("route")
     })

@@ -83,7 +83,7 @@ async fn a_member_that_is_cut_off_is_replaced_from_its_first_unfinished_message(
     };
     let units = tokio::time::timeout(PATIENCE, revoked).await.expect("it stops by its own clock");
     assert_eq!(units.len(), 1);
-    // What it acknowledges now is another's: nothing of that is taken for finished.
+    // Entries that it acknowledges now belong to another: none of them counts as finished.
     let tags: Vec<_> = in_hand.iter().map(|delivery| delivery.tag.clone()).collect();
     cut_off.acknowledge(&tags).await.unwrap();
     proxy.pass();

@@ -127,7 +127,7 @@ async fn a_length_that_was_asked_for_is_kept_and_what_is_gone_is_passed() {
     deliver(&transport, &messages(&["a"], 500)).await;
     assert!(length(&server, &prefix) < 300);
     drop(reader);
-    // What the first member had in hand is gone from the stream, and pending.
+    // Deliveries of the first member are gone from the stream, and pending.
     let reader = subscribe(&transport, "reader").await;
     let last = messages(&["a"], 1);
     deliver(&transport, &last).await;

@@ -71,7 +71,7 @@ pub(crate) async fn publish_within(
     within: Duration,
 ) -> Vec<Option<Outcome>> {
     let outcomes = Outcomes::new(messages.len());
-    // What was not reported by then is unknown.
+    // Messages not reported by then are unknown.
     let _ = timeout(within, transport.publish(batch(messages), &outcomes)).await;
     outcomes.take()
 }
