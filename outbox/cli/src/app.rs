@@ -1,4 +1,4 @@
-//! What every command needs: settings, output, and the database.
+//! Environment of every command: settings, output, and the database.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::sync::Arc;

@@ -108,8 +108,8 @@ pub(crate) enum Command {
     Requeue {
         #[command(flatten)]
         select: Select,
-        /// Correct one dead letter first: fields as JSON, under the names of `dead show --json`; `-` reads
-        /// the standard input
+        /// Correct one dead letter first: fields as JSON, under the names of `dead show --json`;
+        /// `-` reads the standard input
         #[arg(long, value_name = "JSON", requires = "ids")]
         edit: Option<String>,
     },

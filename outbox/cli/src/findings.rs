@@ -14,9 +14,9 @@ use crate::time;
 pub(crate) struct Finding {
     /// Stable name, for scripts.
     pub(crate) code: &'static str,
-    /// What was found.
+    /// The finding.
     pub(crate) text: String,
-    /// What to do.
+    /// The remedy.
     pub(crate) remedy: String,
 }
 

@@ -41,8 +41,8 @@ pub fn main() -> ExitCode {
         }
     };
     let outcome = runtime.block_on(commands::run(args));
-    // What a command has left running, such as a connection attempt, ends with the process. Ended one
-    // after the other, tasks of MongoDB's driver panic over those that are gone already.
+    // Tasks that a command has left running, such as a connection attempt, end with the process.
+    // Ended one after the other, tasks of MongoDB's driver panic over those that are gone already.
     std::mem::forget(runtime);
     match &outcome {
         Ok(_) | Err(Failed::ReaderGone | Failed::Interrupted) => {}

@@ -31,7 +31,7 @@ impl<S: Transactional> Database for S {
     }
 }
 
-/// What may be done about a database file that does not exist.
+/// Action for a database file that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
     /// Create it.

@@ -87,7 +87,7 @@ pub(crate) struct Dashboard {
     pub(crate) enabled: bool,
     /// Name of the outbox in the head of each page.
     pub(crate) title: Option<String>,
-    /// How users show their secrets: `token` or `password`.
+    /// Kind of the users' secrets: `token` or `password`.
     login: Option<String>,
     /// Secrets of those who act, by name.
     operators: BTreeMap<String, String>,
@@ -165,7 +165,8 @@ pub(crate) struct RabbitMq {
 pub(crate) struct Kafka {
     /// TLS with the brokers.
     pub(crate) tls: bool,
-    /// How user and password of the URL are shown: `plain`, `scram-sha-256`, `scram-sha-512`.
+    /// Mechanism that sends user and password of the URL: `plain`, `scram-sha-256`,
+    /// `scram-sha-512`.
     pub(crate) mechanism: Option<String>,
     /// Properties of librdkafka.
     pub(crate) properties: BTreeMap<String, String>,

@@ -20,7 +20,8 @@ pub(crate) fn past(text: &str) -> Result<Timestamp, String> {
     })
 }
 
-/// Parses a time of the future: RFC 3339, or a duration from now, by the database's clock. For clap.
+/// Parses a time of the future: RFC 3339, or a duration from now, by the database's clock. For
+/// clap.
 pub(crate) fn future(text: &str) -> Result<DueTime, String> {
     instant(text, DueTime::At, DueTime::After)
 }

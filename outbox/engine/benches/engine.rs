@@ -1,5 +1,5 @@
-//! What the engine costs: everything between the store's rows and the transport's confirmations, on
-//! a store in memory and a transport that confirms at once. `cargo bench -p outbox-engine`
+//! Cost of the engine: everything between the store's rows and the transport's confirmations, on a
+//! store in memory and a transport that confirms at once. `cargo bench -p outbox-engine`
 //!
 //! Prints CPU time per message of the whole process, from the operating system: with a store in
 //! memory, that is the engine and the store's own work, which is measured beside it (fetch and

@@ -1,4 +1,4 @@
-//! What an inbox costs: everything between deliveries and acknowledgments, on a store in memory, a
+//! Cost of an inbox: everything between deliveries and acknowledgments, on a store in memory, a
 //! broker in memory and a handler that does nothing. `cargo bench -p outbox-engine --bench inbox`
 //!
 //! Prints CPU time per message of the whole process, from the operating system. The broker and the

@@ -1,5 +1,5 @@
-//! Check of a transport while it is in use: a broker that was set up well at the start may not be any
-//! more.
+//! Check of a transport while it is in use: a broker that was set up well at the start may not be
+//! any more.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

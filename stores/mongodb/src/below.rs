@@ -1,9 +1,7 @@
 //! Messages above the counters of their stripes, where none should stand.
 //!
-//! A message and its counter are committed together. Counters that are behind were restored, set
-//! back or lost without the messages: a relay that believed them would never count these. It looks
-//! for them by itself, with [`fetch_below`](outbox_contract::Store::fetch_below); here it is said
-//! to whoever checks.
+//! A message and its counter are committed together. Counters that are behind were restored, set back or lost without the messages: a relay that believed them
+//! would never count these. It looks for them by itself, with [`fetch_below`](outbox_contract::Store::fetch_below); here it is said to whoever checks.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +14,7 @@ use crate::error::Failed;
 use crate::fetch::range;
 use crate::keys::number;
 
-/// Warns of messages above the counters of any route, as far as the counting limit goes. What
-/// hinders the look hinders nothing else.
+/// Warns of messages above the counters of any route, as far as the counting limit goes. What hinders the look hinders nothing else.
 pub(crate) async fn warn(database: &Database) {
     match find(database).await {
         Ok(found) => found.iter().for_each(Found::say),
@@ -47,8 +44,7 @@ impl Found {
     }
 }
 
-/// One range of the hot collection for each route, up to the limit: a backlog of any size is not
-/// walked over.
+/// One range of the hot collection for each route, up to the limit: a backlog of any size is not walked over.
 async fn find(database: &Database) -> Result<Vec<Found>, Failed> {
     let mut session = database.session().await?;
     let mut found = Vec::new();

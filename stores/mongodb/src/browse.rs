@@ -14,8 +14,7 @@ use crate::figures;
 use crate::keys::{failure, number, read_state, text};
 use crate::row::{self, Raw, message_id};
 
-/// A filter as the collections take it: `key` is the field of what messages are ordered by, `at`
-/// that of the instant.
+/// A filter as the collections take it: `key` is the field of what messages are ordered by, `at` that of the instant.
 pub(crate) fn matching(filter: &Filter, key: &str, at: &str) -> Document {
     let mut matching = Document::new();
     if let Some(route) = &filter.route {
@@ -54,8 +53,8 @@ pub(crate) fn by_delivery() -> Document {
     doc! { "delivered_at": 1, "position": 1 }
 }
 
-/// Documents of one page, with these fields alone (of none: all). It may be short because its rows
-/// are large, so a short one need not be the last. The server takes a limit of 0 for none.
+/// Documents of one page, with these fields alone (of none: all). It may be short because its rows are large, so a short one need not be the
+/// last. The server takes a limit of 0 for none.
 pub(crate) async fn page(
     session: &mut ClientSession,
     collection: Collection<Document>,

@@ -1,17 +1,14 @@
 //! Messages above the counters of their stripes, where none should stand.
 //!
-//! A message and its counter are committed together. Counters that are behind were restored, set
-//! back or lost without the messages: a relay that believed them would never count these. It looks
-//! for them by itself, with [`fetch_below`](outbox_contract::Store::fetch_below); here it is said
-//! to whoever checks.
+//! A message and its counter are committed together. Counters that are behind were restored, set back or lost without the messages: a relay that believed them
+//! would never count these. It looks for them by itself, with [`fetch_below`](outbox_contract::Store::fetch_below); here it is said to whoever checks.
 
 use sqlx::Row;
 use sqlx::mysql::MySqlConnection;
 
 use crate::sql;
 
-/// Warns of messages above the counters of any route, as far as the counting limit goes. What
-/// hinders the look hinders nothing else.
+/// Warns of messages above the counters of any route, as far as the counting limit goes. What hinders the look hinders nothing else.
 pub(crate) async fn warn(connection: &mut MySqlConnection, counting_limit: u32) {
     match find(connection, counting_limit).await {
         Ok(found) => found.iter().for_each(Found::say),
@@ -40,8 +37,7 @@ impl Found {
     }
 }
 
-/// One range of the primary key for each route, up to the limit: a backlog of any size is not
-/// walked over.
+/// One range of the primary key for each route, up to the limit: a backlog of any size is not walked over.
 async fn find(connection: &mut MySqlConnection, counting_limit: u32) -> Result<Vec<Found>, sqlx::Error> {
     let mut found = Vec::new();
     for row in sqlx::query(sql::ROUTES).fetch_all(&mut *connection).await? {

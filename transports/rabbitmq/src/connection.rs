@@ -31,7 +31,8 @@ impl Connection {
     /// Cancellation: safe, nothing stays behind.
     pub(crate) async fn open(config: &Config, purpose: &str) -> Result<Self, Fault> {
         let plug = Arc::new(Plug::default());
-        // Pulled when this future fails or is dropped: the library goes on connecting on a thread of its own.
+        // Pulled when this future fails or is dropped: the library goes on connecting on a thread
+        // of its own.
         let guard = PullOnDrop(Some(Arc::clone(&plug)));
         let heartbeat = u16::try_from(config.heartbeat.as_secs()).unwrap_or(u16::MAX);
         let uri = config.address.uri(heartbeat, MAX_FRAME_BYTES);
@@ -85,7 +86,8 @@ impl Connection {
     /// Ends it politely, if that goes quickly.
     pub(crate) async fn close(&self) {
         match timeout(self.timeout, self.inner.close(200, "OK".into())).await {
-            // The library closes the socket itself: one that is cut meanwhile is an error in its log.
+            // The library closes the socket itself: one that is cut meanwhile is an error in its
+            // log.
             Ok(Ok(())) => self.plug.let_go(),
             // Nothing to be done about an error: it is over either way.
             _ => self.cut(),
@@ -105,7 +107,8 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // First of all: handles of the library that are dropped after this would still talk to the broker.
+        // First of all: handles of the library that are dropped after this would still talk to the
+        // broker.
         self.cut();
     }
 }

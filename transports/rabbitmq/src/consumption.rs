@@ -1,5 +1,4 @@
-//! Consumption of a member: its window, over one connection after the other. Pure: it talks to
-//! nobody.
+//! Consumption of a member: its window, over one connection after the other. Pure: it does no I/O.
 
 use outbox_contract::backend::flow::Window;
 use outbox_contract::backend::{Delivery, Received, Tag, Unit};
@@ -60,7 +59,8 @@ impl Consumption {
         self.has_moved_on
     }
 
-    /// Returns the number of deliveries of a queue that this member has, and that are not acknowledged.
+    /// Returns the number of deliveries of a queue that this member has, and that are not
+    /// acknowledged.
     pub(crate) fn held(&self, unit: &Unit) -> u64 {
         let owned = self.window.unit(unit);
         let held = owned.map_or(0, |owned| owned.waiting().messages.saturating_add(owned.in_hand().messages));

@@ -68,7 +68,8 @@ impl Deliveries for RabbitMqDeliveries {
             let options = BasicAckOptions { multiple: it.multiple };
             channels.get(it.queue)?.as_ref().map(|channel| channel.basic_ack(it.number, options))
         });
-        // All of them are on their way after the first look at them: a call that is dropped half-way has told everything or nothing.
+        // All of them are on their way after the first look at them: a call that is dropped
+        // half-way has told everything or nothing.
         let written = try_join_all(writes).await;
         let told = written.map_err(|error| Fault::asking("acknowledging", error).waited_for());
         told.map(drop).map_err(|fault| fault.to_error("acknowledge"))

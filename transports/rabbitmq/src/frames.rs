@@ -74,8 +74,8 @@ impl Publish<'_> {
         max_frame_bytes: usize,
         properties: impl FnOnce(&mut Vec<u8>) -> Result<(), Rejection>,
     ) -> Result<(), Rejection> {
-        // Method 40 (publish) of class 60 (basic); an unused ticket; mandatory: what reaches no queue comes back, instead of being
-        // confirmed and dropped.
+        // Method 40 (publish) of class 60 (basic); an unused ticket; mandatory: what reaches no
+        // queue comes back, instead of being confirmed and dropped.
         frame(out, constants::FRAME_METHOD, self.channel, |out| {
             out.extend_from_slice(&[0, 60, 0, 40, 0, 0]);
             short(out, "exchange", self.exchange)?;

@@ -100,7 +100,7 @@ impl Gates {
     pub(crate) fn confirmed(&mut self, topic: &Topic) {
         if let Some(gate) = self.narrow.get_mut(topic) {
             gate.under_way = gate.under_way.saturating_sub(1);
-            // What was refused meanwhile is not undone by what was taken before it.
+            // A message taken before the refusal does not undo it.
             if gate.window > 0 {
                 gate.window += 1;
             }

@@ -1,4 +1,4 @@
-//! What waits in the queues of a member, asked for beside its deliveries.
+//! Backlogs in the queues of a member, measured beside its deliveries.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use crate::topology::{Queue, Queues};
 /// Interval of the questions: one for each queue.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Asks now and then, until the connection is over. What can't be asked is asked again: other parts say what is wrong.
+/// Asks now and then, until the connection is over. What can't be asked is asked again: other parts
+/// say what is wrong.
 pub(crate) async fn watch(shared: &SharedMember, connection: &Connection, queues: &Queues) -> Infallible {
     let mut channel = None;
     loop {
@@ -40,7 +41,7 @@ pub(crate) async fn watch(shared: &SharedMember, connection: &Connection, queues
     }
 }
 
-/// Returns the number of messages that are ready in a queue: it was given to nobody.
+/// Returns the number of ready messages of a queue: those that no consumer was given.
 async fn ask(connection: &Connection, kept: &mut Option<Channel>, queue: &Queue) -> Result<u32, Fault> {
     let channel = match kept.take() {
         Some(channel) => channel,

@@ -83,7 +83,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<'_, S> {
         loop {
             match self.incoming.next().map_err(of_socket)? {
                 Some(AMQPFrame::Method(0, AMQPClass::Connection(AMQPMethod::Close(close)))) => {
-                    // It has refused us already: whether it hears that we heard makes no difference.
+                    // It has refused us already: whether it hears that we heard makes no
+                    // difference.
                     let _ = self.say(AMQPMethod::CloseOk(connection::CloseOk {})).await;
                     return Err(said_by_broker(close.reply_code, close.reply_text));
                 }
@@ -124,7 +125,7 @@ fn agree(offered: &connection::Tune, uri: &AMQPUri) -> Result<(connection::TuneO
         );
         return Err(other(words));
     }
-    // What the URL or the configuration says goes, as a broker takes any interval; 0 is none.
+    // The URL or the configuration decides, as a broker takes any interval; 0 is none.
     let heartbeat = uri.query.heartbeat.unwrap_or(offered.heartbeat);
     let agreed = Agreed {
         max_channels: if max_channels == 0 { u16::MAX } else { max_channels },

@@ -37,7 +37,7 @@ pub(crate) struct MemberState {
     pub(crate) channels: Vec<Option<Channel>>,
     /// Queues that are not consumed, while others are.
     pub(crate) problems: Vec<Problem>,
-    /// What waits in the queues, as it was asked for last.
+    /// Backlogs of the queues, as last measured.
     pub(crate) lags: Vec<Lag>,
     /// Queues that were not there any more.
     pub(crate) losses: Vec<Loss>,
@@ -47,7 +47,8 @@ pub(crate) struct MemberState {
 
 impl SharedMember {
     pub(crate) fn state(&self) -> MutexGuard<'_, MemberState> {
-        // No step runs foreign code: a poisoned lock could only come from a bug in one, and the state is the best there is.
+        // No step runs foreign code: a poisoned lock could only come from a bug in one, and the
+        // state is the best there is.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -214,7 +215,8 @@ impl SharedMember {
     fn take_step(&self, step: Step, session: &mut Option<Session>, queues: &mut Queues, pauses: &mut Pauses) {
         match step {
             Step::Lost(fault) => {
-                // A message that can't be read ends each connection: nothing went well before something was finished.
+                // A message that can't be read ends each connection: nothing went well before
+                // something was finished.
                 if !fault.is_unreadable() || self.state().consumption.has_moved_on() {
                     pauses.reset();
                 }

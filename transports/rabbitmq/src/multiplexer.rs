@@ -184,7 +184,7 @@ impl Multiplexer {
     }
 
     pub(crate) fn queue_heartbeat(&mut self) {
-        // What waits shows as well that we are there.
+        // Waiting frames show as well that we are alive.
         if self.queue.is_empty() {
             self.queue(HEARTBEAT.to_vec());
         }
@@ -218,7 +218,7 @@ impl Multiplexer {
         }
     }
 
-    /// The connection is over. What was said before is still to be had.
+    /// Ends the connection. Answers received before can still be read.
     pub(crate) fn end(&mut self, error: lapin::Error) {
         if self.over.is_none() {
             self.over = Some(error);
@@ -257,7 +257,8 @@ impl Multiplexer {
                     }
                     stays
                 });
-                // A channel that we are closing ourselves is over when the broker has confirmed that.
+                // A channel that we are closing ourselves is over when the broker has confirmed
+                // that.
                 self.tell(id, |channel| channel.over = Some(error));
             }
             AMQPFrame::Method(id, AMQPClass::Channel(channel::AMQPMethod::CloseOk(_))) => {

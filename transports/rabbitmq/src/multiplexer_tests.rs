@@ -175,7 +175,8 @@ fn what_was_said_is_heard_before_the_end() {
     test.board.take(ack(id, 1, false));
     test.board.take(close(id, 404));
     assert_eq!(test.said(id).len(), 1);
-    // What was said may let more go: it does not go out behind the end of its channel, over which the broker would end the whole connection.
+    // An answer may let more frames go: they are not sent behind the end of their channel, over
+    // which the broker would end the whole connection.
     assert!(!test.board.has_room_for(id));
     test.board.send(id, HEARTBEAT.to_vec());
     test.board.ask(id, AMQPClass::Channel(channel::AMQPMethod::Open(channel::Open {})));

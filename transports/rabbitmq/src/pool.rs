@@ -170,7 +170,7 @@ impl SharedPool {
         if slot.wire.as_ref().is_some_and(|wire| wire.is_usable()) {
             return false;
         }
-        // What is still on its way over one that is no longer used comes to its end.
+        // Frames on their way over a connection that is no longer used are finished.
         slot.wire = None;
         let pauses = slot.trouble.as_ref().is_some_and(|(_, until)| Instant::now() < *until);
         let begins = !slot.is_connecting && !pauses && !self.is_closed();

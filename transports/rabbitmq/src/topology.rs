@@ -106,7 +106,7 @@ pub(crate) async fn find_lost(
         return Vec::new();
     }
     let topics = subscription.topics.iter().filter(|topic| had(topic));
-    // What is wrong with names is said by who prepares them.
+    // Invalid names are reported by the preparation.
     let queues = topics.filter_map(|topic| queues(config, &subscription.consumer, topic).ok()).flatten();
     let looks: Vec<_> =
         queues.map(|queue| async move { (look_at(connection, &queue).await, queue) }).collect();

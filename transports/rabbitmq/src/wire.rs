@@ -221,7 +221,8 @@ async fn carry(
         }
         error = &mut writing => {
             if error.is_some() {
-                // The broker may have said why it takes nothing any more: then that is what is told.
+                // The broker may have said why it takes nothing any more: then that is what is
+                // told.
                 let _ = timeout(LAST_WORD, reading).await;
             }
             error

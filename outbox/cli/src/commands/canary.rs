@@ -44,7 +44,7 @@ pub(crate) async fn verify(app: &App, args: &CanaryArgs) -> Outcome {
     Ok(Exit::of_findings(!findings.is_empty()))
 }
 
-/// What became of the messages of a run.
+/// Result of the messages of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Canary {
     pub(crate) sent: u64,

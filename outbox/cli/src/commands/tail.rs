@@ -44,7 +44,7 @@ pub(crate) async fn run(app: &App, args: &TailArgs) -> Outcome {
     }
 }
 
-/// What was seen at the last look.
+/// State after the last look.
 #[derive(Debug, Default)]
 struct Tail {
     began: bool,
@@ -152,7 +152,7 @@ impl Follow {
         let new = page.iter().filter(|listed| self.0.get(&place(listed)) != Some(&listed.stored.message.id));
         let new = new.collect();
         let before = std::mem::replace(&mut self.0, now);
-        // What a full page does not show may still wait before it.
+        // Messages that a full page does not show may still wait before it.
         let gone = before.into_iter().filter(|(place, id)| !is_full && self.0.get(place) != Some(id));
         (new, gone.map(|(_, id)| id).collect())
     }

@@ -191,7 +191,7 @@ fn a_route_or_a_topic_is_paused_and_resumed() {
     outbox.run(&["pause", "--route", "default", "--topic", "orders"]).ends(DONE);
     outbox.publish(&["orders", "--key", "a"]);
     outbox.publish(&["mails", "--key", "a"]);
-    // What is paused stays; the rest goes.
+    // Paused messages stay; the rest goes.
     world::relay(&outbox, Exhausted::DeadLetter, |backlog| backlog.pending == 1);
     outbox.run(&["resume", "--route", "default", "--topic", "orders"]).ends(DONE);
     world::relay(&outbox, Exhausted::DeadLetter, |backlog| backlog.pending == 0);

@@ -1,4 +1,4 @@
-//! What operators see of an outbox at work, and what is recorded of them.
+//! Views of an outbox at work for operators, and the audit of their operations.
 
 use std::process::Stdio;
 use std::thread;
@@ -195,8 +195,8 @@ mod following {
         let outbox = Outbox::sqlite();
         let mut child = tail(&outbox);
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        // Whether the first look was before or after the append: it is told as committed, unless -n 0
-        // left it out, so appends go on until one is told.
+        // The first look may be before or after the append, and -n 0 leaves out what it sees: so
+        // appends continue until one is reported.
         let mut told = None;
         let told_event = thread::scope(|scope| {
             let line = scope.spawn(|| lines.next().unwrap().unwrap());

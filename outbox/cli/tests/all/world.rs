@@ -80,8 +80,8 @@ pub(crate) fn relay_saying(
     });
 }
 
-/// Takes all leases of the default route as a relay of this name, which then does nothing. Returns its
-/// id and its name.
+/// Takes all leases of the default route as a relay of this name, which then does nothing. Returns
+/// its id and its name.
 pub(crate) fn lease(outbox: &Outbox, label: &str) -> (String, String) {
     let relay = RelayId::new();
     let request = LeaseRequest {

@@ -112,8 +112,8 @@ macro_rules! calls {
                 self.inner().wakeups()
             }
 
-            /// Forwards [`Admin::acting_as`]. The handle is one of the store inside: its calls do
-            /// not pass this layer.
+            /// Forwards [`Admin::acting_as`]. The handle is one of the store inside: its calls do not
+            /// pass this layer.
             fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
                 self.inner().acting_as(actor)
             }
@@ -402,8 +402,8 @@ impl<L: StoreLayer> StripeMarks for L {
 
 macro_rules! transport_calls {
     ($($call:ident($($c:ident: $C:ty),*) -> $answer:ty;)*) => {
-        /// A transport around another one. Override what it does otherwise; it is a [`Transport`]
-        /// by itself.
+        /// A transport around another one. Override what it does otherwise; it is a [`Transport`] by
+        /// itself.
         pub trait TransportLayer: Send + Sync + 'static {
             /// The transport inside.
             type Inner: Transport + ?Sized;

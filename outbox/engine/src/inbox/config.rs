@@ -147,10 +147,11 @@ pub struct InboxConfig {
     pub prefetch: usize,
     /// Maximum number of their bytes. Default 16 MiB; one delivery may exceed it.
     pub prefetch_bytes: usize,
-    /// Position from which a unit (partition, stream) is read if the broker has lost the consumer's:
-    /// offsets that expired or were deleted, a log that was trimmed past them, a group that is
-    /// gone. A new consumer, which has handled nothing of the topic, begins where its transport
-    /// says. Default [`OffsetReset::None`]: nothing is read of the unit until somebody decides.
+    /// Position from which a unit (partition, stream) is read if the broker has lost the
+    /// consumer's: offsets that expired or were deleted, a log that was trimmed past them, a group
+    /// that is gone. A new consumer, which has handled nothing of the topic, begins where its
+    /// transport says. Default [`OffsetReset::None`]: nothing is read of the unit until somebody
+    /// decides.
     pub offset_reset: OffsetReset,
     /// Maximum number of dead letters of this consumer, above which further undecodable records are
     /// acknowledged and dropped. Default 10,000. Log and health report it: another program's topic

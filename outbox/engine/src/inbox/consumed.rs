@@ -1,9 +1,9 @@
 //! Topics of which a consumer has handled messages, as the store knows them.
 //!
-//! The broker keeps a consumer's position. When it has none, the consumer is new, or its position is
-//! lost: the store tells. Among the handled ids stand marks: one for each topic and day, and one for
-//! each topic and hour, in which the consumer had a position there. They are kept as long as ids
-//! are.
+//! The broker keeps a consumer's position. When it has none, the consumer is new, or its position
+//! is lost: the store tells. Among the handled ids stand marks: one for each topic and day, and one
+//! for each topic and hour, in which the consumer had a position there. They are kept as long as
+//! ids are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -81,7 +81,7 @@ const fn hour_of(at: Timestamp) -> i64 {
     at.as_micros().div_euclid(HOUR)
 }
 
-/// What is known of the topics of a subscription.
+/// Knowledge of the topics of a subscription.
 #[derive(Debug, Default)]
 pub(crate) struct Consumed {
     // Held for a few instructions.

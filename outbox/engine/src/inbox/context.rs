@@ -41,7 +41,7 @@ pub(crate) struct Context {
     pub(crate) steps: Steps,
     /// Counts what is in memory. Nothing asks it for room: the prefetch is the bound.
     pub(crate) credit: Arc<Credit>,
-    // What was asked of this process. Written by the handle, and by who looks; held for a few
+    // Pauses asked of this process. The handle and the health check write it; held for a few
     // instructions.
     pub(crate) pausing: Mutex<Pausing>,
     /// Pauses of the consumer, as the store told them last. None: this process handles nothing.
@@ -56,9 +56,9 @@ pub(crate) struct Context {
     pub(crate) problems: Problems,
     /// Topics that were handled, as the store knows.
     pub(crate) consumed: Consumed,
-    /// What waits at the broker.
+    /// Backlogs at the broker.
     pub(crate) lags: Lags,
-    /// What the broker has lost.
+    /// Losses at the broker.
     pub(crate) losses: Losses,
     /// Settings of the broker.
     pub(crate) checked: TransportCheck,

@@ -228,7 +228,8 @@ impl DispatcherState {
         }
         self.forget_tick();
         let timer = if at <= now {
-            // Behind what has come meanwhile. A mailbox that is gone belongs to an actor that is over.
+            // Behind what has come meanwhile. A mailbox that is gone belongs to an actor that is
+            // over.
             let _ = myself.cast(DispatcherMsg::Tick);
             None
         } else {

@@ -176,7 +176,7 @@ impl Transport for Drain {
                 outcomes.report(*index, self.outcome(id, waited, verdict));
             }
         };
-        // What is begun last has to be committed as well.
+        // The last transaction to begin must also have time to commit.
         let until = Instant::now() + batch.deadline.saturating_sub(self.store_timeout);
         let errand = Errand {
             origin: Origin::Store { until },

@@ -245,7 +245,8 @@ impl<S: Transactional, C: Codec> Handlers<S, C> {
 
     pub(crate) fn action(&self, message: &Message) -> Action {
         if &*message.event_type == UNDECODABLE {
-            // What stands for a message of ours that could not be kept has no place, and is never ignored.
+            // The substitute of a message of ours that could not be stored has no place, and is
+            // never ignored.
             if self.unknown == UnknownType::Ignore && is_record(message) {
                 return Action::Ignore;
             }

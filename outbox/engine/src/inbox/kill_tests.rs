@@ -318,7 +318,7 @@ async fn parts_of_the_drain_that_are_killed_are_replaced_alone_or_with_its_route
     }
 }
 
-/// What is received is still stored, and health says that nothing handles it.
+/// Received messages are still stored, and health reports that they are not handled.
 #[tokio::test(start_paused = true)]
 async fn a_drain_whose_supervisor_is_killed_leaves_what_is_stored_to_the_next_inbox() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! What waits at the broker for a consumer, as its transport told last.
+//! Backlogs of a consumer at the broker, as its transport last reported them.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -14,7 +14,7 @@ const TOLD_FOR: Duration = Duration::from_secs(3_600);
 /// Maximum number of losses that the health check names.
 const MAX_NAMED: usize = 20;
 
-/// What was lost, by unit and cause. Shared by who looks and who is asked.
+/// Losses, by unit and cause. Shared by the task that looks and the handle.
 #[derive(Debug)]
 pub(crate) struct Losses {
     consumer: Consumer,

@@ -31,7 +31,7 @@ impl Pausing {
     ///
     /// From the first heartbeat on that began when the pause was in the store, the store says when
     /// it is over, whoever ends it: somebody may have done so before any heartbeat could show it.
-    /// What an earlier one showed is of before: also a pause, which was ended since.
+    /// An earlier heartbeat shows an earlier state: perhaps a pause that has ended since.
     pub(crate) fn look(&mut self, in_store: bool, begun: Duration) -> bool {
         if self.stored_at.is_some_and(|stored_at| begun > stored_at) {
             self.end();

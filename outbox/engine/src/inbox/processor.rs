@@ -107,7 +107,8 @@ impl<S: Transactional, C: Codec> Process for Processor<S, C> {
         said: &mut (dyn FnMut(usize, Verdict) + Send),
     ) -> Result<(), StoreFailure> {
         let mut say = |index: usize, verdict: Verdict| {
-            // What is rejected or too new goes to the store, where that is found once more: it counts there.
+            // A message that is rejected or too new goes to the store, is handled once more from
+            // there, and counts then.
             if errand.origin != Origin::Broker
                 || !matches!(verdict, Verdict::Rejected(_) | Verdict::TooNew(_))
             {

@@ -69,7 +69,7 @@ impl Receiver {
                 }
             }
             ReceiverMsg::Finish(reply) => {
-                // What was being waited for is over. What comes now goes to whoever is next.
+                // The pending wait is over. Messages from now on go to the next owner.
                 state.ended = true;
                 let _ = reply.send(());
             }

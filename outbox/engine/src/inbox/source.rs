@@ -34,12 +34,12 @@ impl Source {
         self.look(|deliveries| deliveries.problems())
     }
 
-    /// What waits at the broker. None: the subscription is being closed.
+    /// Returns the backlogs at the broker. None: the subscription is being closed.
     pub(crate) fn lags(&self) -> Option<Vec<Lag>> {
         self.look(|deliveries| deliveries.lags())
     }
 
-    /// What the broker was found to have lost since the last call. None: the subscription is being
+    /// Returns the losses found at the broker since the last call. None: the subscription is being
     /// closed.
     pub(crate) fn losses(&self) -> Option<Vec<Loss>> {
         self.look(|deliveries| deliveries.losses())

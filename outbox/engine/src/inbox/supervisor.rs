@@ -2,7 +2,7 @@
 //!
 //! As in the relay, whatever is unexpected is a new incarnation: everything in memory is dropped,
 //! the broker delivers again what was not acknowledged, and deduplication finds what was handled.
-//! What is cut off in the middle of a transaction is rolled back.
+//! A transaction that is cut off is rolled back.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -190,7 +190,8 @@ impl InboxSupervisor {
         self.context.forget();
         incarnation.end();
         incarnation.source.abandon().await;
-        // What could not be dropped in time is dropped by the last one who has it, which may be this actor.
+        // Its last owner, which may be this actor, drops the parts that could not be dropped in
+        // time.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(incarnation)));
         // A timer can't fail.
         let _ = self.plan(myself, state, cause);
@@ -229,7 +230,7 @@ impl InboxSupervisor {
         let limit = limit.saturating_add(BROKER_TIMEOUT * 3);
         clean &= call_t!(incarnation.dispatcher, DispatcherMsg::Drain, millis(limit)).unwrap_or(false);
         incarnation.end();
-        // What was found last, and where the consumer was.
+        // The last findings, and the positions of the consumer.
         self.context.look(&incarnation.source);
         state.upkeep.finish(&self.context).await;
         self.context.forget();

@@ -198,7 +198,8 @@ impl<S: Transactional> TransactionPool<S> {
         for question in 1..=QUESTIONS {
             match self.call("is_handled", self.store.is_handled(&self.consumer, id)).await {
                 Ok(true) => return Ok(()),
-                // It may still be on its way: then the next transaction waits for it, and finds a duplicate.
+                // It may still be on its way: then the next transaction waits for it, and finds a
+                // duplicate.
                 Ok(false) => return Err(not_committed()),
                 Err(_) if question < QUESTIONS => self.pause(question).await,
                 Err(_) => {}

@@ -72,8 +72,8 @@ fn undecodable(junk: Undecodable, topic: &Topic) -> Message {
     message
 }
 
-/// What a mapper makes of a record that was stored as one that is no message: it may be another
-/// mapper by now. `None`: there is no such record, or it is none of the mapper's either.
+/// Maps a record again that was stored as undecodable: the mapper may have changed. `None`: there
+/// is no such record, or the mapper does not take it either.
 ///
 /// The record's own id is noted as handled, so that it becomes one dead letter only. So the message
 /// has the id that the mapper gives it, or else one of its own.

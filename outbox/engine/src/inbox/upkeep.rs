@@ -1,4 +1,4 @@
-//! What an inbox does beside its messages: looks at the broker, and notes in the store what it
+//! Work of an inbox beside its messages: looks at the broker, and notes in the store what it
 //! handles.
 
 use std::sync::Arc;
@@ -120,7 +120,7 @@ impl Upkeep {
     pub(crate) async fn finish(&mut self, context: &Context) {
         let note = async {
             if let Some(noting) = self.noting.take() {
-                // How it ended is of no interest.
+                // Its result does not matter.
                 let _ = noting.await;
             }
             context.note().await;

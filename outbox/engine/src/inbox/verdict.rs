@@ -16,7 +16,8 @@ pub(crate) enum Verdict {
     Failed(Failure),
     /// It can never be handled.
     Rejected(Failure),
-    /// This program is too old for it. It waits for a newer one, with its key, and nothing is counted.
+    /// This program is too old for it. It waits for a newer one, with its key, and nothing is
+    /// counted.
     TooNew(Failure),
     /// Others were in the way (a conflict), for as long as it was tried: nothing is counted.
     Again(Failure),

@@ -186,7 +186,7 @@ async fn a_publisher_that_is_killed_is_replaced_and_its_batch_is_sent_again() {
     heals(Part::Publisher, true).await;
 }
 
-/// What it had still to remove is sent again.
+/// Removals that it had not done yet are sent again.
 #[tokio::test(start_paused = true)]
 async fn a_settler_that_is_killed_restarts_the_route() {
     heals(Part::Settler, false).await;

@@ -1,4 +1,5 @@
-//! A handler was wrong. It is mended, the consumer forgets what it handled, the outbox replays it: the handler runs once more on each message.
+//! A handler was wrong. It is mended, the consumer forgets what it handled, the outbox replays it:
+//! the handler runs once more on each message.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test, also in its helpers")]
 

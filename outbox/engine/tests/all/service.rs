@@ -154,8 +154,8 @@ async fn a_service_has_its_name_as_label_and_no_source_of_its_own() {
     assert!(own.contains("source: Some(\"/orders\")") && own.contains("label: \"night\""), "{own}");
 }
 
-/// What is on its way within the process is confirmed by the service's own inbox. So the relay
-/// finishes first, without waiting for a timeout.
+/// The service's own inbox confirms messages on their way within the process. So the relay finishes
+/// first, without waiting for a timeout.
 #[tokio::test(start_paused = true)]
 async fn within_a_process_a_shutdown_waits_for_no_timeout() {
     let slow = |inbox: outbox_engine::InboxBuilder<MemoryStore>| {

@@ -18,9 +18,9 @@
 //! finished nothing of its key goes (promise P4), and no key waits for another one (P5). Whatever
 //! is finished, and nothing else, is acknowledged.
 //!
-//! What it does not own is not here: a pause is asked of the handle and read by the health check
-//! too, and the size of batches is learned by the processor, for messages of the store. Both are
-//! pure, and live with their owners.
+//! State of others is not here: the handle takes requests for pauses, which the health check reads
+//! too, and the processor learns the size of batches, for messages of the store. Both are pure, and
+//! live with their owners.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -116,8 +116,8 @@ fn rests_after(key: &mut KeyState, verdict: &Verdict, limits: &Limits) -> Option
         }
         Verdict::Again(_) | Verdict::Outdated(_) | Verdict::Environment(_) => {
             key.conflicts += 1;
-            // What lasts so long must not fill the prefetch: the others could not come any more. A
-            // worker that dies over the storing rests, too.
+            // A conflict that lasts so long must not fill the prefetch: other messages could not
+            // arrive any more. The key of a worker that dies while it stores rests, too.
             let rests = key.to_store || key.conflicts < MAX_CONFLICTS;
             key.to_store |= !rests;
             rests.then_some(key.conflicts)

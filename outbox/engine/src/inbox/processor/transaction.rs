@@ -204,7 +204,8 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
             outbox: &self.outbox,
             published,
         };
-        // Called inside of the future, so that a handler that panics before its first await is caught too.
+        // Called inside of the future, so that a handler that panics before its first await is
+        // caught too.
         let handled = AssertUnwindSafe(async {
             let call = registered.call.call(context, &self.handlers.upcasters);
             call.instrument(consume_span(&written)).await

@@ -16,7 +16,7 @@ async fn what_a_broker_that_was_away_was_not_told_it_is_told_when_it_is_back() {
         for (prefetch, each) in [(1_000, 1), (10, 5)] {
             let world = World::concurrent(1);
             let sent: Vec<_> = (0..10).flat_map(|key| world.send(&format!("key-{key}"), each)).collect();
-            // What is finished first is what the broker is not told.
+            // The broker goes away after the first commit, and is not told of that message.
             let (feed, commits) = (world.feed.clone(), AtomicUsize::new(0));
             let inbox = world.inbox().mode(mode).prefetch(prefetch).on_step(move |step| {
                 if step == Step::Committed && commits.fetch_add(1, Ordering::SeqCst) == 0 {

@@ -1,4 +1,5 @@
-//! State of the consumer at its broker: what it has handled there, what waits, what was lost, and how the broker is set up.
+//! State of the consumer at its broker: what it has handled there, what waits, what was lost, and
+//! how the broker is set up.
 
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::{Lag, Loss, LossCause, OffsetReset, Undecodable, Unit};

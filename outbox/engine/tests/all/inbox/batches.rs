@@ -52,7 +52,7 @@ async fn one_that_fails_in_a_batch_is_found_and_the_others_are_handled() {
     let inbox = inbox.batch(9).tries(9).start().await.unwrap();
     within(S * 30, || world.feed.unacknowledged() == 0).await;
     world.ledger.assert_once_and_in_order(&sent);
-    // The failure of the batch as a whole is nobody's attempt.
+    // The failure of the batch as a whole is no attempt of a message.
     assert_eq!((inbox.stats().failed, inbox.stats().stored), (3, 0));
 }
 

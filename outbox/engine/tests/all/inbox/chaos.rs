@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use crate::inbox::support::{MS, S, World, message, within};
 
-/// What came of a run: each effect in the order of the commits, how long all of it took in virtual
-/// time, and what went wrong.
+/// Result of a run: each effect in the order of the commits, its duration in virtual time, and the
+/// faults.
 type Came = (Vec<(String, MessageId)>, Duration, StoreFaultCounts);
 
 async fn run(seed: u64, mode: Mode, batch: usize) -> Came {

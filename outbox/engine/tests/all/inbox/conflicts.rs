@@ -94,7 +94,7 @@ async fn a_conflict_that_only_one_message_meets_is_its_failure_in_the_end() {
     assert_eq!(world.dead().await[0].stored.message.id, bad[0].id);
 }
 
-/// Nobody gets through, say because a table is locked: that is no message's fault.
+/// All transactions fail, say because a table is locked: that is no message's fault.
 #[tokio::test(start_paused = true)]
 async fn a_conflict_that_everybody_meets_is_waited_for_and_never_counted() {
     let world = World::concurrent(1);
@@ -112,7 +112,7 @@ async fn a_conflict_that_everybody_meets_is_waited_for_and_never_counted() {
     tokio::time::sleep(MS).await;
 }
 
-/// A call that is broken off in a pause would leave nobody knowing what became of the message.
+/// A call that is broken off in a pause would leave the message's outcome unknown.
 #[tokio::test(start_paused = true)]
 async fn long_pauses_between_conflicts_are_not_taken_for_lost_answers() {
     let world = World::concurrent(1);
@@ -128,7 +128,7 @@ async fn long_pauses_between_conflicts_are_not_taken_for_lost_answers() {
     assert!(inbox.stats().conflicts > 0);
 }
 
-/// What another message could use meanwhile.
+/// The turn is free for another message meanwhile.
 #[tokio::test(start_paused = true)]
 async fn whoever_waits_after_a_conflict_holds_up_nobody_for_long() {
     let world = World::concurrent(1);

@@ -33,7 +33,7 @@ async fn a_failing_key_pins_no_delivery_and_goes_on_in_order_when_it_heals() {
     let inbox = failing_key(&world, "bad", &fails).start().await.unwrap();
     within(S * 5, || world.feed.unacknowledged() == 0).await;
     assert_eq!((world.ledger.of("good").len(), world.stored()), (5, 5));
-    // What comes later goes behind them, though the handler would take it now.
+    // Later messages go behind them, though the handler would take them now.
     fails.store(false, Ordering::SeqCst);
     sent.extend(world.send("bad", 5));
     within(S * 600, || world.ledger.len() == 15).await;

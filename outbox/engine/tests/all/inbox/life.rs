@@ -98,8 +98,8 @@ async fn units_that_are_taken_away_again_and_again_change_nothing() {
     world.ledger.assert_once_and_in_order(&sent);
 }
 
-/// What was begun is finished, and found to be a duplicate when it comes again. What only waited is
-/// dropped, and handled when it comes again.
+/// Handlers that have begun finish, and their messages are duplicates when they come again. Waiting
+/// messages are dropped, and handled when they come again.
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_a_turn_when_its_unit_is_taken_away_is_not_begun() {
     let world = World::concurrent(1);

@@ -85,7 +85,7 @@ async fn batches_and_failing_keys_work_from_the_store_too() {
     world.ledger.assert_once_and_in_order(&sent);
 }
 
-/// How many calls of a handler have begun, and how many of them ran to their end.
+/// Number of calls of a handler that have begun, and of those that ran to their end.
 #[derive(Clone, Default)]
 struct Calls(Arc<[AtomicUsize; 2]>);
 

@@ -19,11 +19,11 @@ pub(crate) const S: Duration = Duration::from_secs(1);
 
 pub(crate) type Store = Arc<ChaosStore<MemoryStore>>;
 
-/// What a handler does with a message, if not just its effect.
+/// Behavior of a handler beyond its effect.
 pub(crate) type Whim =
     Arc<dyn Fn(&Message, u32) -> BoxFuture<'static, Result<(), HandlerError>> + Send + Sync>;
 
-/// What a test looks at.
+/// Observations of a test.
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) tables: MemoryStore,
@@ -157,7 +157,7 @@ impl World {
         messages
     }
 
-    /// How many messages wait in the store for the consumer.
+    /// Returns the number of messages that wait in the store for the consumer.
     pub(crate) fn stored(&self) -> usize {
         let tables = self.tables.snapshot();
         tables.hot.len() + tables.parked.len()

@@ -39,8 +39,7 @@ async fn with_one_writer_at_a_time_the_others_queue_for_it() {
     }
 }
 
-/// What comes from the broker and what waits in the store: together they have as many transactions
-/// as there may be.
+/// Messages from the broker and from the store together have as many transactions as there may be.
 #[tokio::test(start_paused = true)]
 async fn there_are_never_more_transactions_than_there_may_be() {
     for concurrency in [1, 2, 8] {
@@ -116,7 +115,7 @@ async fn a_connection_that_does_not_come_is_waited_for_and_said() {
     }
 }
 
-/// Nobody who waits for a connection keeps an inbox from stopping.
+/// A task that waits for a connection does not keep an inbox from stopping.
 #[tokio::test(start_paused = true)]
 async fn an_inbox_that_waits_for_connections_stops_in_order() {
     let world = World::concurrent(1);
@@ -149,7 +148,7 @@ async fn keys_whose_handler_times_out_leave_turns_to_the_others() {
         });
         let inbox = inbox.start().await.unwrap();
         (0..bad).for_each(|key| _ = world.send(&format!("bad-{key}"), 1));
-        // Nobody knows before what they are.
+        // They can't be told from others before they run.
         within(S * 300, || begun.lock().unwrap().len() == bad).await;
         tokio::time::sleep(S * 11).await;
         for _ in 0..3_000 {

@@ -30,7 +30,8 @@ async fn deliveries_are_counted_by_topic_and_an_empty_route_is_at_zero() {
         ("outbox_in_flight_bytes route=\"default\"", 0.0),
         ("outbox_breaker_open route=\"default\"", 0.0),
         ("outbox_unmeasured_seconds route=\"default\"", 0.0),
-        // What has not happened is exported too: an alert sees the first one as an increase.
+        // Counters of events that have not happened are exported too: an alert sees the first one
+        // as an increase.
         ("outbox_dead_lettered_total route=\"default\"", 0.0),
         ("outbox_below_cursor_total route=\"default\"", 0.0),
     ]);

@@ -48,7 +48,7 @@ impl Deaths {
         letters.iter().map(|letter| letter.stored.message.id).collect()
     }
 
-    /// How many have died so far; one that was requeued may do so again.
+    /// Returns the number of dead letters so far; one that was requeued may die again.
     pub(crate) fn count(&self) -> u64 {
         self.seen.lock().unwrap().died
     }

@@ -35,7 +35,7 @@ pub(crate) struct Fleet {
     pub(crate) calm: bool,
 }
 
-/// What topic, key and type of a message have at the most here: a fetch does not count it.
+/// Maximum bytes of topic, key and type of a message here: a fetch does not count them.
 const NAMES: usize = 40;
 /// The largest message here.
 const LARGEST: usize = 3_400;
@@ -191,7 +191,7 @@ impl Fleet {
         }
     }
 
-    /// What is wrong with the relays, when nothing goes wrong any more.
+    /// Returns the problems of the relays when no faults are injected any more.
     pub(crate) fn unwell(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let share = 256_usize.div_ceil(self.relays.len().max(1));
@@ -221,8 +221,8 @@ impl Fleet {
         self.faults.iter().for_each(|faults| faults.count_into(&self.tally));
     }
 
-    /// What a relay must never exceed (promise P6): as it says itself, and as its payloads are
-    /// counted.
+    /// Returns a bound that a relay exceeds (promise P6): as it reports itself, and as its payloads
+    /// are counted.
     pub(crate) fn over_its_bounds(&self) -> Option<String> {
         let config = &self.plan.config;
         // Besides the credit, what a fetch brings before it is counted, and its first message,

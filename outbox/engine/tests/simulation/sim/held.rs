@@ -1,4 +1,4 @@
-//! How many bytes of payloads a relay really holds, whatever it says itself.
+//! Bytes of payloads that a relay really holds, whatever it reports itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

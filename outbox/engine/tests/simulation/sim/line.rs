@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::tally::Tally;
 use super::trace::Trace;
 
-/// Whether a relay goes on; else it stands still, as a process that was sent SIGSTOP.
+/// Gate that lets a relay run; else it stands still, like a process that was sent SIGSTOP.
 pub(crate) struct Gate {
     open: AtomicBool,
     // Not a watch channel: that wakes those who wait in a random order.
@@ -41,15 +41,14 @@ impl Gate {
     }
 }
 
-/// What else can go wrong: how often something that was given up happens all the same, and how much
-/// later.
+/// Late effects: how often something that was given up happens anyway, and how much later.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Late {
     pub(crate) rate: f64,
     pub(crate) most: Duration,
     /// The longest that an answer, of the store or the broker, is under way from its effect.
     pub(crate) answer: Duration,
-    /// How often a call to the store panics.
+    /// Rate at which a call to the store panics.
     pub(crate) panics: f64,
 }
 
@@ -75,13 +74,13 @@ impl Luck {
         assert!(!panics, "a panic of the store was injected");
     }
 
-    /// How long this answer is under way.
+    /// Returns the time that this answer takes.
     pub(crate) fn answer(&self) -> Duration {
         let (rng, late) = &mut *self.0.lock().unwrap();
         late.answer.mul_f64(rng.f64())
     }
 
-    /// How late this happens, if it is late at all.
+    /// Returns the delay of this effect, if it is late at all.
     pub(crate) fn late_by(&self) -> Option<Duration> {
         let (rng, late) = &mut *self.0.lock().unwrap();
         let (is_late, part) = (rng.f64() < late.rate, rng.f64());

@@ -43,7 +43,7 @@ impl Link {
             self.tally.add("late writes", 1);
             tokio::spawn(async move {
                 tokio::time::sleep(late).await;
-                // Nobody is left to hear what became of it.
+                // The caller is gone, and its outcome is of no interest.
                 let _ = call.await;
             });
             return std::future::pending().await;

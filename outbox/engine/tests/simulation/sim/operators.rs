@@ -22,7 +22,7 @@ pub(crate) struct Operator {
     pub(crate) trace: Arc<Trace>,
     pub(crate) deaths: Arc<Deaths>,
     pub(crate) tally: Arc<Tally>,
-    /// How many messages it has skipped and discarded.
+    /// Number of messages that it has skipped and discarded.
     pub(crate) buried: u64,
     pub(crate) rng: Rng,
 }

@@ -1,5 +1,5 @@
-//! What a seed makes of a world: how much there is of everything, how the relays are set up, and
-//! how often what goes wrong.
+//! World of a seed: how much there is of everything, how the relays are set up, and how often
+//! faults happen.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ pub(crate) struct Plan {
     pub(crate) topics: usize,
     pub(crate) keys: usize,
     pub(crate) writers: usize,
-    /// How many transactions each writer makes.
+    /// Number of transactions of each writer.
     pub(crate) transactions: usize,
-    /// Whether one transaction writes at a time, or several, and how they order then.
+    /// Ordering of the store: one transaction writes at a time, or several do.
     pub(crate) ordering: Ordering,
     pub(crate) max_relays: usize,
     pub(crate) config: RelayConfig,
@@ -28,10 +28,10 @@ pub(crate) struct Plan {
     pub(crate) store: StoreFaultRates,
     pub(crate) writing: StoreFaultRates,
     pub(crate) late: Late,
-    /// How long there is chaos.
+    /// Duration of the chaos.
     pub(crate) chaos: Duration,
     pub(crate) scheduled: f64,
-    /// How often a commit happens when its writer has given it up.
+    /// Rate of commits that happen after their writer has given up.
     pub(crate) late_commits: f64,
 }
 
@@ -70,14 +70,14 @@ impl Plan {
         }
     }
 
-    /// Whether nothing ever counts as an attempt of a message: what becomes a dead letter then is
-    /// an operator's doing.
+    /// Returns true if nothing ever counts as an attempt of a message: then every dead letter is an
+    /// operator's doing.
     pub(crate) fn nothing_fails(&self) -> bool {
         let rates = &self.transport;
         rates.failed + rates.rejected + rates.panic_before + rates.panic_after == 0.0
     }
 
-    /// How long it may take until all is quiet once the faults have stopped: calls that hang
+    /// Returns the time limit until all is quiet once the faults have stopped: calls that hang
     /// already, leases of the dead, and waits.
     pub(crate) fn patience(&self) -> Duration {
         self.config.store_timeout * 2 + self.late.most + self.config.lease * 3 + Duration::from_secs(30)

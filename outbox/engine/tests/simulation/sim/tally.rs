@@ -1,4 +1,4 @@
-//! What went wrong, and how often: a fault that never happens proves nothing.
+//! Number of faults, by kind: a fault that never happens proves nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

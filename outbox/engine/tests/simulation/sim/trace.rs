@@ -1,4 +1,4 @@
-//! What happened, a line for each event, with the virtual time.
+//! Trace of a run: a line for each event, with the virtual time.
 
 use std::sync::Mutex;
 
@@ -8,7 +8,8 @@ use tokio::time::Instant;
 pub(crate) struct Trace {
     started: Instant,
     lines: Mutex<Vec<String>>,
-    // Whether one seed is replayed: then its lines are printed as they come, for the run may never end.
+    // True if one seed is replayed: then its lines are printed as they come, for the run may never
+    // end.
     live: bool,
 }
 

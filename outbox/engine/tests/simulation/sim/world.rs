@@ -20,15 +20,15 @@ use super::tally::Tally;
 use super::trace::Trace;
 use super::writers::Writer;
 
-/// How a run ended.
+/// End of a run.
 pub(crate) struct Ended {
     /// Everything that happened, in order.
     pub(crate) trace: Vec<String>,
-    /// What was wrong, if anything.
+    /// The violation, if any.
     pub(crate) verdict: Result<(), String>,
-    /// How many messages arrived.
+    /// Number of messages that arrived.
     pub(crate) deliveries: u64,
-    /// What went wrong, and how often.
+    /// Number of faults, by kind.
     #[allow(dead_code, reason = "not every test that runs worlds looks at it")]
     pub(crate) faults: BTreeMap<&'static str, u64>,
 }
@@ -109,8 +109,8 @@ async fn live(plan: Plan) -> Ended {
     operator.settle_down().await;
     fleet.settle_down().await;
     problems.extend(peace(&plan, &store, &mut fleet, &operator).await);
-    // What hung when the faults stopped comes to its end; then every relay must be well, and have
-    // its share.
+    // Calls that hung when the faults stopped end; then every relay must be well, and have its
+    // share.
     tokio::time::sleep(plan.patience() + A_MINUTE).await;
     problems.extend(fleet.unwell());
     problems.extend(fleet.over_its_bounds());

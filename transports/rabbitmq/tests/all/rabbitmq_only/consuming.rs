@@ -206,7 +206,8 @@ async fn many_queues_are_asked_for_at_once() {
     const QUEUES: usize = 8;
     let Some((_server, url)) = vhost() else { return };
     declared(&url).partitions(8).build().unwrap().check().await.unwrap();
-    // The broker says nothing before it is asked for a channel for each queue: to look at it, and then to consume it.
+    // The broker says nothing before it is asked for a channel for each queue: to look at it, and
+    // then to consume it.
     let wiretap = Wiretap::of(&url).silent_while([1..QUEUES, QUEUES + 1..2 * QUEUES]);
     let transport = RabbitMqTransport::builder(wiretap.url(&url)).topology(Topology::Trusted).partitions(8);
     let transport = transport.build().unwrap();

@@ -78,7 +78,7 @@ async fn story(publisher: &RabbitMqTransport, owner: &RabbitMqTransport) -> (usi
     }
     assert!(said.iter().all(|it| class(it) == "refused"), "{:?}", said.first());
     let Some(Some(Outcome::Unavailable(_, why))) = said.into_iter().next() else { panic!("it is refused") };
-    // What is stored is on its way to a member that takes everything.
+    // Stored messages are on their way to a member that takes everything.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let while_away = came.load(Ordering::Relaxed) - filled;
 

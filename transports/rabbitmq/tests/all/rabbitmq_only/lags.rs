@@ -1,4 +1,4 @@
-//! What waits in the queues of a member, and queues that are not there any more.
+//! Backlogs in the queues of a member, and queues that do not exist any more.
 
 use std::collections::BTreeMap;
 

@@ -39,7 +39,7 @@ async fn cut_connections_lose_nothing_and_keep_the_order() {
     let publishing = quick(&proxy.url(&url)).build().unwrap();
     let orders = topic("orders");
     let sent: Vec<_> = (0..600).map(|at| message(&orders, &format!("key-{}", at % 7), 2)).collect();
-    // How many have come so far, repeats included.
+    // Number of messages so far, repeats included.
     let (seen, mut saw) = watch::channel(0);
     let mut in_the_middle = 0;
     let sending = async {
@@ -106,7 +106,7 @@ async fn one_connection_carries_on_while_another_can_not_be_made() {
     assert_eq!(proxy.connections(), 2);
     proxy.swallow_new(true);
     proxy.cut_oldest();
-    // What was under way when it was cut may be unknown.
+    // Messages under way at the cut may be unknown.
     deliver(&transport, &messages(&topic("orders"), &["a"])).await;
     for at in 0..20 {
         // As long as a relay waits.
@@ -163,8 +163,9 @@ async fn a_confirmation_that_is_lost_leaves_the_message_unknown() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_broker_that_comes_back_has_what_it_confirmed() {
     let Some(server) = RabbitMq::newest().start().or_skip() else { return };
-    // RabbitMQ writes down which queues a node has a moment after they are declared. A queue whose only node is killed before that comes back empty; one
-    // that was there when the broker started does not.
+    // RabbitMQ writes down which queues a node has a moment after they are declared. A queue whose
+    // only node is killed before that comes back empty; one that was there when the broker started
+    // does not.
     declared(&server.url()).build().unwrap().check().await.unwrap();
     let restart = server.clone();
     tokio::task::spawn_blocking(move || restart.restart()).await.unwrap();

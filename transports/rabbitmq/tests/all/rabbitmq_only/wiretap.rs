@@ -173,7 +173,7 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, mut look: impl FnMut(&[u8]) ->
             to.write_all(&look(&buffer[..length]))?;
         }
     })();
-    // What ended is over for both, whichever of them it was.
+    // An ended channel is over for both sides, whichever of them ended it.
     drop(passed);
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }

@@ -158,7 +158,7 @@ async fn what_was_trimmed_before_it_was_read_is_counted() {
     }
 }
 
-/// Deliveries that a member did not finish: their ids are pending, and their entries are gone.
+/// What a member was given, and did not finish: its ids are pending, and their entries are gone.
 #[tokio::test]
 async fn pending_entries_that_were_trimmed_are_counted() {
     let Some(server) = Redis::newest().shared().or_skip() else { return };

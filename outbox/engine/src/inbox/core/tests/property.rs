@@ -104,7 +104,7 @@ proptest! {
                 Act::Revoke => {
                     driver.revoke(&[unit()]);
                     incarnation += 1;
-                    // What was not finished is for others now.
+                    // Unfinished messages belong to others now.
                     pushed.clear();
                     finished.clear();
                 }

@@ -1,4 +1,4 @@
-//! What the model looks at inside a core after each event, and what it leaves out of it.
+//! Checks of the model inside a core after each event, and faults that it injects there.
 
 use outbox_contract::backend::{Position, RowId, StripeMark};
 
@@ -11,7 +11,7 @@ use super::cast::number_of;
 use super::judge::{Judged, broken};
 
 impl Core {
-    /// Whether the budget is what the table holds, and the bounds are kept.
+    /// Checks that the budget equals the content of the table, and that the bounds are kept.
     pub(super) fn audit(&self) -> Judged {
         let (mut messages, mut bytes, mut rows) = (0, 0, 0);
         for (_, state) in self.table.iter() {
@@ -57,12 +57,12 @@ impl Core {
         Ok(())
     }
 
-    /// Whether nothing is in memory.
+    /// Returns true if nothing is in memory.
     pub(super) fn is_idle(&self) -> bool {
         self.in_flight() == (0, 0) && self.table.counted_rows() == 0 && self.table.waiting() == 0
     }
 
-    /// What is known of a key.
+    /// Describes the state of a key.
     pub(super) fn tell(&self, of: usize) -> String {
         let states = self.table.iter().filter(|(_, state)| number_of(&state.name) == of);
         let states: Vec<String> = states.map(|(_, state)| format!("{state:?}")).collect();
@@ -73,7 +73,7 @@ impl Core {
         self.sabotage == Some(sabotage)
     }
 
-    /// What a mistake does to the windows when a fetch is taken.
+    /// Applies a fault to the windows when a fetch is taken.
     pub(in crate::relay::core) fn sabotage_window(
         &mut self,
         part: Option<&Part>,
@@ -85,7 +85,7 @@ impl Core {
         }
     }
 
-    /// What a mistake does to a fetch that is about to be asked for.
+    /// Applies a fault to the next fetch.
     pub(in crate::relay::core) fn sabotage_plan(&self, plan: &mut Plan) {
         let Turn::Wide(part) = &plan.turn else { return };
         let is_ignored = self.is_sabotaged(Sabotage::NewsIgnored)

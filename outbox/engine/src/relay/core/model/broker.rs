@@ -8,7 +8,7 @@ use outbox_contract::{Failure, MessageId};
 use super::cast::{KEYS, TOPICS, topic_of};
 use super::judge::{Fate, Judged, Ledger};
 
-/// What is wrong with the world.
+/// Faults of the broker.
 #[derive(Debug, Default)]
 pub(super) struct Broker {
     /// It says that it is away.
@@ -20,7 +20,7 @@ pub(super) struct Broker {
     /// Part of a thousand of messages that fail, and of answers that are lost.
     pub(super) failing: u32,
     pub(super) losing: u32,
-    /// What is on its way, and arrives later than anybody waits for it.
+    /// Messages on their way that arrive after the timeout.
     pub(super) late: Vec<Late>,
 }
 
@@ -37,7 +37,8 @@ pub(super) fn failure() -> Failure {
 }
 
 impl Broker {
-    /// Carries messages of one key, in order, under the key-prefix property. Says what became of each.
+    /// Carries messages of one key, in order, under the key-prefix property. Says what became of
+    /// each.
     pub(super) fn carry(
         &mut self,
         run: &[std::sync::Arc<Stored>],
@@ -83,7 +84,7 @@ impl Broker {
         }
     }
 
-    /// What was on its way long enough arrives. Returns it.
+    /// Lets messages arrive that were on their way long enough. Returns them.
     pub(super) fn arrive_late(
         &mut self,
         now: Duration,

@@ -15,7 +15,7 @@ use super::leases::LEASE;
 use super::relay::{Out, Source};
 use super::world::{MS, STORE_TIMEOUT, World};
 
-/// What becomes of a call to the store.
+/// Fate of a call to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Fine,
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// Whether a call of this relay hangs. Once its time is over, the relay begins anew.
+    /// Returns true if a call of this relay hangs. Once its time is over, the relay begins anew.
     fn waits(&mut self, at: usize) -> Result<bool, super::judge::Violation> {
         let Some(until) = self.relays[at].hangs_until else { return Ok(false) };
         if until <= self.now {
@@ -113,7 +113,8 @@ impl World {
                     self.store.lease(relay, &low_water, &yielding, now);
                 }
                 Ghost::GiveBack { relay, leases, low_water, leaving } => {
-                    // Its relay may have begun anew under the same epochs, and hears of this with its next heartbeat.
+                    // Its relay may have begun anew under the same epochs, and hears of this with
+                    // its next heartbeat.
                     self.given_back_until = self.now + LEASE;
                     self.store.give_back(relay, &leases, &low_water, (leaving, now));
                 }
@@ -408,7 +409,8 @@ impl World {
         Ok(())
     }
 
-    /// What a relay sends it owns, by the clock of the database: no other relay sends it beside it.
+    /// Checks that the relay owns each message that it sends, by the clock of the database: no
+    /// other relay sends it beside it.
     fn judge_owner(&self, at: usize, which: usize, stored: &Stored) -> Judged {
         let relay = &self.relays[at];
         let epoch = relay.batches[which].batch.epochs.get(&stored.bucket).copied();

@@ -1,4 +1,4 @@
-//! What happens, in the words of the cast: `m12` is a message, `k3` its key.
+//! Description of events in the words of the cast: `m12` is a message, `k3` its key.
 
 use outbox_contract::MessageId;
 use outbox_contract::backend::{

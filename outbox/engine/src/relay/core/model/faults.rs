@@ -14,8 +14,8 @@ use super::relay::Source;
 use super::world::{MS, World};
 use super::{Plan, Sabotage};
 
-/// What may go wrong in this world. Each seed has its own: where everything breaks at once, little
-/// of it is ever under way for long.
+/// Faults that may happen in this world. Each seed has its own: if everything breaks at once,
+/// little is ever under way for long.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weather {
     pub(super) store: bool,
@@ -68,7 +68,7 @@ impl Weather {
         weather
     }
 
-    /// What only a certain weather shows is looked for in it.
+    /// Sets the weather that a fault needs to show.
     fn turn_to(&mut self, sabotage: Sabotage) {
         match sabotage {
             Sabotage::SettlesWithoutId | Sabotage::LifeIgnored => self.restores = true,
@@ -109,7 +109,7 @@ impl World {
         Ok(())
     }
 
-    /// What was on its way for long enough arrives.
+    /// Lets messages arrive that were on their way long enough.
     pub(super) fn arrive(&mut self) -> Judged {
         if self.broker.next_late().is_some_and(|at| at <= self.now) {
             let late = self.broker.arrive_late(self.now, &mut self.store.ledger);

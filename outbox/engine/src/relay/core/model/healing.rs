@@ -23,7 +23,7 @@ impl World {
         (self.paused, self.route_paused) = ([false; TOPICS], false);
         let now = self.now;
         self.relays.iter_mut().for_each(|relay| relay.frozen_until = now);
-        // What was put below a horizon is found when that moves on.
+        // Messages put below a horizon are found when it advances.
         if self.weather.lasting && !self.was_misplaced {
             self.let_things_last();
             self.drain(|world| world.is_drained(|of| topic_of(of) != 0))?;

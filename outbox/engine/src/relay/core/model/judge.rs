@@ -10,7 +10,7 @@ use super::cast::{KEYS, serial_of};
 pub struct Violation {
     /// Its kind, in a word or two.
     pub kind: &'static str,
-    /// What was seen.
+    /// Description of the violation.
     pub words: String,
     /// The key that it is about, if it is about one.
     pub(super) key: Option<usize>,
@@ -52,7 +52,7 @@ pub(super) struct Fate {
     handled_at: Option<Position>,
 }
 
-/// What was ever committed, and what became of it.
+/// Everything that was ever committed, and its fate.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     fates: Vec<Fate>,
@@ -147,7 +147,7 @@ impl Ledger {
         self.over[of]
     }
 
-    /// Whether all that was committed of these keys arrived, or is out.
+    /// Checks that all committed messages of these keys arrived, or are out.
     pub(super) fn is_complete(&mut self, of: usize) -> Judged {
         let over = self.over(of);
         match self.committed[of].get(over) {

@@ -59,7 +59,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether nothing of these buckets is unconfirmed.
+    /// Returns true if nothing of these buckets is unconfirmed.
     fn is_quiet(&self, at: usize, buckets: &BucketSet) -> bool {
         let in_batches =
             self.relays[at].batches.iter().flat_map(|out| out.batch.messages.iter().zip(&out.outcomes));

@@ -20,7 +20,7 @@ pub(super) struct LeaseRow {
 /// Time that leases last.
 pub(super) const LEASE: Duration = Duration::from_secs(15);
 
-/// Whether a lease holds: its end is ahead, and not implausibly far.
+/// Returns true if a lease holds: its end is ahead, and not implausibly far.
 fn is_live(until: Duration, now: Duration) -> bool {
     now < until && until - now <= LEASE * 2
 }

@@ -39,7 +39,7 @@ pub use plan::{Plan, name_of, steps_of};
 pub use sabotage::Sabotage;
 use world::World;
 
-/// What a run has shown.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Ran {
     /// The promise that was broken, if one was.
@@ -50,9 +50,9 @@ pub struct Ran {
     pub events: u64,
     /// Number of messages that were committed.
     pub messages: u64,
-    /// What went wrong, and how often.
+    /// Number of faults, by kind.
     pub counts: BTreeMap<&'static str, u64>,
-    /// What happened, if that was asked for.
+    /// Events of the run, if asked for.
     pub story: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What is run: a seed, and the steps of it that happen. Each step has draws of its own, so that
+//! Plan of a run: a seed, and the steps of it that happen. Each step has draws of its own, so that
 //! one that is left out changes no other.
 
 use std::ops::Range;
@@ -14,7 +14,7 @@ pub struct Plan {
     pub seed: u64,
     /// Number of steps before everything heals.
     pub steps: u32,
-    /// How the store orders. None: as the seed has it.
+    /// Ordering of the store. None: as the seed has it.
     pub ordering: Option<Ordering>,
     /// Number of relays at the beginning. None: as the seed has it.
     pub relays: Option<usize>,

@@ -44,7 +44,7 @@ macro_rules! sabotages {
 }
 
 sabotages! {
-    // What is read: windows, horizons, marks.
+    // Reading: windows, horizons, marks.
     LapseCounts: "a fetch over expired leases counts",
     FetchFence: "the answer of a fetch counts, whatever happened meanwhile",
     UselessFetchCounts: "a fetch whose answer was of no use is not made again",
@@ -77,7 +77,7 @@ sabotages! {
     BelowWithoutMarks on Stripes: "a look below believes that nothing was committed meanwhile",
     OnlyMainWaits on Stripes: "rows of a shard whose counter went back wait in the main window alone",
     NeverLooksBelow: "no check looks below what was read",
-    // What is sent, and what became of it.
+    // Sending, and the outcomes.
     UnknownIsDelivered: "an unknown outcome counts as delivered",
     BlockedIsDelivered: "a message that was blocked counts as delivered",
     PartIsWhole: "of messages of a key of which some are confirmed all count as confirmed",

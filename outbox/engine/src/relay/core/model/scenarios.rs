@@ -23,7 +23,7 @@ struct Bench {
     core: Core,
     now: Duration,
     wants: Vec<Command>,
-    /// What the store says of its shards.
+    /// Marks of the store's shards.
     marks: Vec<StripeMark>,
 }
 
@@ -210,7 +210,7 @@ fn what_a_fetch_shows_that_began_before_a_key_failed_is_read_again() {
     assert_eq!(parked(&bench.step().unwrap().1), [Position(2)]);
 }
 
-/// What is parked comes to an end then, however fast messages come.
+/// Parked messages are settled then, however fast new ones come.
 #[test]
 fn while_a_key_is_tried_and_catches_up_nothing_is_parked() {
     let mut bench = Bench::small();
@@ -407,7 +407,7 @@ fn a_retry_that_is_shown_while_its_topic_is_paused_waits_until_it_is_resumed() {
     assert_eq!(positions(&bench.batch().unwrap()), [1]);
 }
 
-/// What was put back by hand is astray. What follows it waits, in the window of its topic too, until
+/// A message put back by hand is astray. Its successors wait, in the window of its topic too, until
 /// all windows go back.
 #[test]
 fn a_topic_that_is_closed_while_rows_of_it_are_astray_is_read_from_the_beginning() {

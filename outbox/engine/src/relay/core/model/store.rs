@@ -26,7 +26,7 @@ pub(super) struct Transaction {
     appended: [usize; SHARDS],
 }
 
-/// What a backup holds.
+/// Content of a backup.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tables {
     pub(super) hot: BTreeMap<Position, (usize, Arc<Stored>)>,
@@ -100,7 +100,7 @@ impl Store {
         true
     }
 
-    /// Whether another transaction has written what this key is in order with.
+    /// Returns true if another open transaction has written rows that this key is in order with.
     fn is_locked(&self, of: usize, but: Option<usize>) -> bool {
         let locks = |open: &Transaction| match self.ordering {
             Ordering::Single => !open.rows.is_empty(),
@@ -299,7 +299,7 @@ impl Store {
         for (lease, low_water) in self.leases.iter_mut().zip(backup.low_water) {
             lease.low_water = low_water;
         }
-        // What somebody had put there stands there again.
+        // Rows that were there before are there again.
         let marks: [Position; SLOTS] = std::array::from_fn(|slot| self.leases[slot].low_water);
         let hot = self.tables.hot.iter().filter(|(position, (of, _))| **position <= marks[slot_of(*of)]);
         self.misplaced = hot.map(|(position, _)| *position).collect();

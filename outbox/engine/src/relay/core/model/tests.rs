@@ -157,7 +157,7 @@ fn a_seed_is_the_same_run_each_time_and_a_step_that_is_left_out_changes_no_draw_
     assert_eq!(plan.random(7).u64(..), other.random(7).u64(..));
 }
 
-/// What is printed of a seed that failed is small, and fails in the same way.
+/// The printed steps of a failing seed are few, and fail in the same way.
 #[test]
 fn a_failure_is_shrunk_to_few_steps_and_replays_from_its_arguments() {
     let (plan, ran) = first_failure(&Plan::sabotaged(0, Sabotage::FollowersGoOn), 0..SABOTAGE_SEEDS).unwrap();

@@ -33,7 +33,7 @@ pub(super) struct World {
     pub(super) weather: Weather,
     pub(super) healed: bool,
     pub(super) now: Duration,
-    /// How far the database's clock is ahead.
+    /// Time by which the database's clock is ahead.
     pub(super) database_ahead: Duration,
     /// Until when leases that were counted on may have ended early, since the database's clock was
     /// set.
@@ -49,7 +49,7 @@ pub(super) struct World {
     pub(super) route_paused: bool,
     /// Part of a thousand of calls to the store that fail.
     pub(super) failing_store: u32,
-    /// Whether anything was put where it should not stand.
+    /// True if anything was put where it should not stand.
     pub(super) was_misplaced: bool,
     pub(super) counts: BTreeMap<&'static str, u64>,
     /// Number of events that cores took.
@@ -282,7 +282,8 @@ impl World {
         Ok(())
     }
 
-    /// What a relay had asked the broker for may arrive, though it is no longer waited for.
+    /// Leaves messages in flight that a relay has sent: they may arrive, though it no longer waits
+    /// for them.
     pub(super) fn leave_in_flight(&mut self, at: usize) {
         let Self { relays, broker, random, now, .. } = self;
         for out in &relays[at].batches {

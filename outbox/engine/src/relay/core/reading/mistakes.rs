@@ -56,14 +56,14 @@ impl Reading {
         }
     }
 
-    /// Whether a window knows nothing of shards yet.
+    /// Returns true if a window knows nothing of shards yet.
     pub(in crate::relay::core) fn has_seen_nothing(&self, part: Option<&Part>) -> bool {
         self.windows.ordering == Ordering::Stripes && self.windows.window(part).seen.is_empty()
     }
 }
 
 impl Windows {
-    /// How far a window has looked.
+    /// Returns the position up to which a window has looked.
     pub(in crate::relay::core) fn cursor(&self, part: Option<&Part>) -> Position {
         self.window(part).cursor
     }

@@ -21,8 +21,9 @@ enum Taken {
 
 impl Core {
     /// Handles the rows of a fetch. Rows, topics and buckets may have changed meanwhile. If that
-    /// changes what is to be read, the answer is discarded, and the fetch repeated. Where leases have
-    /// expired by the database's clock, missing rows prove nothing: the answer is discarded too.
+    /// changes what is to be read, the answer is discarded, and the fetch repeated. Where leases
+    /// have expired by the database's clock, missing rows prove nothing: the answer is discarded
+    /// too.
     pub(in crate::relay::core) fn fetched(&mut self, plan: &Plan, fetched: Fetched) {
         self.reading.under_way = None;
         if fetched.lapsed && !sabotaged!(self, LapseCounts) {
@@ -133,8 +134,8 @@ impl Core {
         for row in rows {
             let position = row.position();
             if self.is_early(plan, &row) {
-                // What waits until the relay goes back is read from the beginning then, through the
-                // wide windows.
+                // Messages that wait until the relay goes back are read from the beginning then,
+                // through the wide windows.
                 full = !self.reading.early.is_astray(&row);
                 break;
             }

@@ -92,7 +92,7 @@ impl Window {
         self.cursor = self.cursor.min(position);
         self.horizon = self.horizon.min(position);
         if let Some(base) = &mut self.base {
-            // What was seen below the base stays seen.
+            // Positions seen below the base stay seen.
             base.last = base.last.min(position);
         }
         self.drop_useless_base();
@@ -101,7 +101,8 @@ impl Window {
         self.passed.clear();
     }
 
-    /// Keeps the cursor below a row that does not count yet. There need be nothing more to read now.
+    /// Keeps the cursor below a row that does not count yet. There need be nothing more to read
+    /// now.
     pub(super) fn stay_below(&mut self, position: Position) {
         self.cursor = self.cursor.min(position.before());
     }
