@@ -284,8 +284,8 @@ pub trait Admin: Send + Sync + 'static {
 
     /// Lists messages of a view, in its order.
     ///
-    /// [`waiting`](Self::waiting), [`parked`](Self::parked), [`dead_letters`](Self::dead_letters), [`history`](Self::history)
-    /// and [`scheduled`](Self::scheduled) each show one view.
+    /// [`waiting`](Self::waiting), [`parked`](Self::parked), [`dead_letters`](Self::dead_letters),
+    /// [`history`](Self::history) and [`scheduled`](Self::scheduled) each show one view.
     async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError>;
 
     /// Changes a key: [`hold`](Self::hold), [`release`](Self::release), [`skip`](Self::skip) or
@@ -318,9 +318,9 @@ pub trait Admin: Send + Sync + 'static {
     /// Removes scheduled messages before they are due. Returns the number removed.
     async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError>;
 
-    /// Returns the identity of this outbox. [`Store::migrate`](crate::Store::migrate) makes it. Where
-    /// it is missing, because a migration tool created the tables or a test emptied them, the first
-    /// call makes it; of several at once, all return the same.
+    /// Returns the identity of this outbox. [`Store::migrate`](crate::Store::migrate) makes it.
+    /// Where it is missing, because a migration tool created the tables or a test emptied them, the
+    /// first call makes it; of several at once, all return the same.
     async fn identity(&self) -> Result<OutboxId, StoreError>;
 
     /// Gives the outbox a new identity, and returns it.
@@ -339,14 +339,14 @@ pub trait Admin: Send + Sync + 'static {
     /// [`MAX_PER_CALL`]. Returns their number; repeat the call until it returns 0.
     ///
     /// Only the ids are removed. The effects of the handler stay, and nothing is delivered again by
-    /// this alone. A forgotten message that arrives again ([replayed](Self::replay), or from a broker
-    /// that still has it) is new to the consumer: its handler runs once more, and its id is recorded
-    /// again. It takes its turn like every other message of its key: behind those that wait in the
-    /// store for this consumer, and at once where none waits, whichever later messages of the key
-    /// were handled before.
+    /// this alone. A forgotten message that arrives again ([replayed](Self::replay), or from a
+    /// broker that still has it) is new to the consumer: its handler runs once more, and its id is
+    /// recorded again. It takes its turn like every other message of its key: behind those that
+    /// wait in the store for this consumer, and at once where none waits, whichever later messages
+    /// of the key were handled before.
     ///
-    /// Meant for messages whose handler was wrong. A message that the broker may still deliver again
-    /// by itself, because it was not acknowledged, is then handled again too.
+    /// Meant for messages whose handler was wrong. A message that the broker may still deliver
+    /// again by itself, because it was not acknowledged, is then handled again too.
     async fn forget(&self, filter: &HandledFilter) -> Result<u64, StoreError>;
 
     /// Returns a handle of the same outbox whose operations are recorded under this name.
@@ -363,8 +363,9 @@ pub trait Admin: Send + Sync + 'static {
     /// ```
     fn acting_as(&self, actor: Actor) -> Arc<dyn Admin>;
 
-    /// Lists operations that changed something, the oldest first, or the newest. Route, topic and key
-    /// of the filter are those that the operation named; ids select entries that name one of them.
+    /// Lists operations that changed something, the oldest first, or the newest. Route, topic and
+    /// key of the filter are those that the operation named; ids select entries that name one of
+    /// them.
     ///
     /// Maintenance removes entries at the end of their retention, by default after 90 days.
     async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>, StoreError>;
@@ -447,8 +448,8 @@ pub trait Admin: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`Invalid`](crate::StoreErrorKind::Invalid) if the database refuses some of them, because
-    /// they are no messages or break a check. All others were requeued. The error says how many, and
-    /// names the refused ones with column and rule. They stay dead letters.
+    /// they are no messages or break a check. All others were requeued. The error says how many,
+    /// and names the refused ones with column and rule. They stay dead letters.
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
         self.append_again(Archive::DeadLetters, filter).await
     }

@@ -1,7 +1,9 @@
 //! Messages above the counters of their stripes, where none should stand.
 //!
-//! A message and its counter are committed together. Counters that are behind were restored, set back or lost without the messages: a relay that believed them
-//! would never count these. It looks for them by itself, with [`fetch_below`](outbox_contract::Store::fetch_below); here it is said to whoever checks.
+//! A message and its counter are committed together. Counters that are behind were restored, set
+//! back or lost without the messages: a relay that believed them would never count these. It looks
+//! for them by itself, with [`fetch_below`](outbox_contract::Store::fetch_below); here it is said
+//! to whoever checks.
 
 use std::collections::BTreeMap;
 

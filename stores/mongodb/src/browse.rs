@@ -14,7 +14,8 @@ use crate::figures;
 use crate::keys::{failure, number, read_state, text};
 use crate::row::{self, Raw, message_id};
 
-/// A filter as the collections take it: `key` is the field of what messages are ordered by, `at` that of the instant.
+/// A filter as the collections take it: `key` is the field of what messages are ordered by, `at`
+/// that of the instant.
 pub(crate) fn matching(filter: &Filter, key: &str, at: &str) -> Document {
     let mut matching = Document::new();
     if let Some(route) = &filter.route {

@@ -1,4 +1,5 @@
-//! A failing key, in a transaction behind a [`Fence`](crate::fence::Fence): its state, and what is parked behind it.
+//! A failing key, in a transaction behind a [`Fence`](crate::fence::Fence): its state, and what is
+//! parked behind it.
 
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
@@ -22,8 +23,9 @@ pub(crate) struct KeyIn<'a> {
     pub(crate) bucket: Bucket,
     /// The database's clock.
     pub(crate) now: i64,
-    /// The number of this step: the version of the state that it makes. It counts the steps of the route, so that a state of a key that was
-    /// closed and opened again is not taken for an older one.
+    /// The number of this step: the version of the state that it makes. It counts the steps of the
+    /// route, so that a state of a key that was closed and opened again is not taken for an older
+    /// one.
     pub(crate) step: i64,
 }
 
@@ -148,7 +150,8 @@ impl KeyIn<'_> {
         Ok(found)
     }
 
-    /// Moves rows from the hot collection to the parked ones; passes over those that are not there. Says how many it moved.
+    /// Moves rows from the hot collection to the parked ones; passes over those that are not there.
+    /// Says how many it moved.
     pub(crate) async fn park(&mut self, rows: &[RowId]) -> Result<usize, Failed> {
         let mut parked = self.take_hot(rows).await?;
         let moved = parked.len();
@@ -194,8 +197,8 @@ impl KeyIn<'_> {
         Ok(found)
     }
 
-    /// The first parked messages, at most so many, become dead letters, with what is known of the one that failed. They are fewer, too, where
-    /// they are large.
+    /// The first parked messages, at most so many, become dead letters, with what is known of the
+    /// one that failed. They are fewer, too, where they are large.
     pub(crate) async fn bury_parked(
         &mut self,
         state: &KeyState,

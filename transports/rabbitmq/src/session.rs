@@ -142,7 +142,8 @@ impl Session {
     /// consumer on it. Never a cancel, never a nack.
     pub(crate) async fn close(self) {
         for channel in self.channels.iter().flatten() {
-            // The connection is closed next, which has the same effect: where one channel gets no answer, the others would get none either.
+            // The connection is closed next, which has the same effect: where one channel gets no
+            // answer, the others would get none either.
             if self.connection.answer("closing a channel", channel.close(200, "OK".into())).await.is_err() {
                 break;
             }

@@ -28,7 +28,7 @@
 //! attributes under their own names. `traceparent` and `tracestate` are among them, as W3C Trace
 //! Context requires.
 //!
-//! What is read is more than what is written: [`RawRecord`] takes every spelling of these names,
+//! Reading accepts more than writing produces: [`RawRecord`] takes every spelling of these names,
 //! and the structured mode.
 
 use std::borrow::Cow;

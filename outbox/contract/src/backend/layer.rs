@@ -402,8 +402,8 @@ impl<L: StoreLayer> StripeMarks for L {
 
 macro_rules! transport_calls {
     ($($call:ident($($c:ident: $C:ty),*) -> $answer:ty;)*) => {
-        /// A transport around another one. Override what it does otherwise; it is a [`Transport`] by
-        /// itself.
+        /// A transport around another one. Override what it does otherwise; it is a [`Transport`]
+        /// by itself.
         pub trait TransportLayer: Send + Sync + 'static {
             /// The transport inside.
             type Inner: Transport + ?Sized;

@@ -30,7 +30,7 @@ impl KeyRow {
         self.parked.values().next().map(|stored| stored.row())
     }
 
-    /// What failed is no longer first: its attempts count for no message.
+    /// Begins anew if the failed message is no longer first: its attempts count for no message.
     fn begin_anew(&mut self, now: Duration) {
         if self.failing != self.first_parked() {
             (self.failing, self.attempts, self.first, self.held) = (None, 0, None, false);

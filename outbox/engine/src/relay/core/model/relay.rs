@@ -32,7 +32,7 @@ pub(super) struct Out {
     /// Messages that are not asked of the broker.
     pub(super) cut: Vec<bool>,
     pub(super) refused: BTreeSet<usize>,
-    /// How many messages were carried, in whole runs of a key.
+    /// Number of messages that were carried, in whole runs of a key.
     pub(super) carried: usize,
     pub(super) until: Duration,
 }
@@ -47,7 +47,7 @@ pub(super) struct Removal {
     pub(super) bytes: usize,
 }
 
-/// What the lease keeper knows. Instants are those of the relay's own clock.
+/// State of the lease keeper. Instants are those of the relay's own clock.
 #[derive(Debug, Default)]
 pub(super) struct Keeper {
     pub(super) leases: Vec<Lease>,
@@ -67,7 +67,7 @@ pub(super) struct Relay {
     /// Its number among all that were ever started.
     pub(super) name: usize,
     pub(super) core: Core,
-    /// How far its clock is ahead.
+    /// Time by which its clock is ahead.
     pub(super) ahead: Duration,
     pub(super) incarnation: u64,
     pub(super) answers: BTreeMap<Source, VecDeque<Event>>,
@@ -164,7 +164,7 @@ impl Relay {
         self.answer(Source::Settler, event);
     }
 
-    /// What the settler holds of earlier incarnations.
+    /// Returns the removals of earlier incarnations that the settler still holds.
     pub(super) fn owed(&self) -> Event {
         let old = || self.removals.iter().filter(|removal| removal.incarnation != self.incarnation);
         Event::Owed {
@@ -245,8 +245,8 @@ impl Relay {
         Ok(())
     }
 
-    /// Whether rows of these buckets are still to be removed, of those that this incarnation
-    /// delivered.
+    /// Returns true if rows of these buckets are still to be removed, of those that this
+    /// incarnation delivered.
     pub(super) fn removes(&self, buckets: &BucketSet, ledger: &super::judge::Ledger) -> bool {
         let own = self.removals.iter().filter(|removal| removal.incarnation == self.incarnation);
         own.flat_map(|removal| &removal.rows).any(|row| buckets.contains(bucket(ledger.fate(row.id).of)))
@@ -325,7 +325,7 @@ impl Relay {
                 ));
             }
             let twice = self.batches.iter().any(|out| {
-                // What was confirmed of it is over, though others in the batch are waited for.
+                // Its confirmed messages are over, though others in the batch are pending.
                 let unconfirmed = out.batch.messages.iter().zip(&out.outcomes);
                 let mut unconfirmed =
                     unconfirmed.filter(|(_, outcome)| **outcome != Some(Outcome::Delivered));
@@ -339,7 +339,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Whether a bucket is owned under this epoch, as far as the keeper knows.
+    /// Returns true if a bucket is owned under this epoch, as far as the keeper knows.
     pub(super) fn holds(&self, bucket: outbox_contract::backend::Bucket, epoch: Epoch) -> bool {
         self.keeper.leases.iter().any(|lease| lease.bucket == bucket && lease.epoch == epoch)
     }
