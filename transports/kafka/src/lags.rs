@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use outbox_contract::backend::{Lag, Unit};
 
-/// Time for which the last stable offset stands still, with records behind it, before that is said:
-/// transactions of a producer that is well take less.
+/// Time for which the last stable offset stands still, with records behind it, before that is said: transactions of a producer that is well take
+/// less.
 const STILL: Duration = Duration::from_secs(20);
 
 /// A partition, as the client knows it.

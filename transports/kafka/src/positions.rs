@@ -205,7 +205,7 @@ impl Positions {
         };
         let (at, then) = match self.reset {
             OffsetReset::None => (None, self.remedy()),
-            // The client knows the epochs of the log, and finds the cut by them.
+            // What the client knows of the log's epochs finds the cut.
             _ if loss.cause == LossCause::Truncated => {
                 (Some(Offset::Stored), "it is read from where it was cut off".to_owned())
             }
