@@ -277,6 +277,21 @@ impl Past {
 ///
 /// Each operation that changes something writes an [`AuditEntry`] in its own transaction, under the
 /// name of the [`Actor`] of this handle: by default [`Actor::process`].
+///
+/// ```
+/// # extern crate outbox_contract as outbox;
+/// use outbox::admin::{Actor, Filter};
+/// use outbox::{Admin, StoreError};
+///
+/// /// Releases all failing keys, on behalf of a user.
+/// async fn release_all(store: &impl Admin, user: &str) -> Result<(), StoreError> {
+///     let store = store.acting_as(Actor::new(user));
+///     for failing in store.failing_keys(&Filter::all_routes()).await? {
+///         store.release(&failing.route, &failing.key).await?;
+///     }
+///     Ok(())
+/// }
+/// ```
 #[async_trait]
 pub trait Admin: Send + Sync + 'static {
     /// Lists failing and held keys, the longest failing first.

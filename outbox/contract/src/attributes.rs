@@ -137,6 +137,15 @@ impl Message {
     ///
     /// Kafka sends it as a null value, so that a compacted topic forgets the key. Other transports
     /// send the attribute `tombstone`.
+    ///
+    /// ```
+    /// # extern crate outbox_contract as outbox;
+    /// use outbox::Message;
+    ///
+    /// let gone = Message::new("customers", "customer.deleted")?.with_key("c-1")?.into_tombstone();
+    /// assert!(gone.is_tombstone() && gone.payload.is_empty());
+    /// # Ok::<(), outbox::NameError>(())
+    /// ```
     #[must_use]
     pub fn into_tombstone(mut self) -> Self {
         self.payload = bytes::Bytes::new();

@@ -7,6 +7,33 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Encodes events to payloads and decodes them. The default is [`Json`].
+///
+/// ```
+/// # mod outbox {
+/// #     pub use outbox_contract::*;
+/// #     pub mod error { pub use outbox_contract::*; }
+/// #     pub mod message { pub use outbox_contract::*; }
+/// # }
+/// use outbox::error::CodecError;
+/// use outbox::message::Bytes;
+/// use outbox::{Codec, Json};
+/// use serde::{Serialize, de::DeserializeOwned};
+///
+/// /// JSON under the media type of this company.
+/// struct ShopJson;
+///
+/// impl Codec for ShopJson {
+///     fn content_type(&self) -> &'static str { "application/vnd.shop+json" }
+///
+///     fn encode<E: Serialize + ?Sized>(&self, event: &E) -> Result<Bytes, CodecError> {
+///         Json.encode(event)
+///     }
+///
+///     fn decode<E: DeserializeOwned>(&self, payload: &[u8]) -> Result<E, CodecError> {
+///         Json.decode(payload)
+///     }
+/// }
+/// ```
 pub trait Codec: Send + Sync + 'static {
     /// Media type of the encoded payload, such as `application/json`.
     fn content_type(&self) -> &'static str;

@@ -245,6 +245,17 @@ impl fmt::Debug for Message {
 /// A message to append: with its route and its due time.
 ///
 /// To send a message by two routes, append it twice, with one `Outgoing` each.
+///
+/// ```
+/// # mod outbox { pub use outbox_contract::*; pub mod message { pub use outbox_contract::*; } }
+/// use std::time::Duration;
+/// use outbox::Message;
+/// use outbox::message::Outgoing;
+///
+/// let reminder = Message::new("invoices", "reminder.due")?.with_key("i-1")?;
+/// let outgoing = Outgoing::from(reminder).after(Duration::from_secs(14 * 86_400));
+/// # Ok::<(), outbox::NameError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outgoing {

@@ -224,6 +224,17 @@ name! {
     /// Subject of a message, and the name under which consumers find it. 1 to 249 bytes (the
     /// maximum of Kafka), no control characters. A transport whose broker is stricter reports this
     /// when a message is appended or published.
+    ///
+    /// Most functions take a topic as text. Create a `Topic` to check it early, or to use it often:
+    ///
+    /// ```
+    /// # extern crate outbox_contract as outbox;
+    /// use outbox::Topic;
+    ///
+    /// assert_eq!(Topic::new("orders")?, "orders");
+    /// assert!(Topic::new("").is_err());
+    /// # Ok::<(), outbox::NameError>(())
+    /// ```
     Topic, "topic", 249
 }
 

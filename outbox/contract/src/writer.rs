@@ -85,6 +85,19 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
     /// two routes send it by both, as two rows. To add a route beside `default`, name `default`
     /// too.
     ///
+    /// ```
+    /// # extern crate outbox_contract as outbox;
+    /// # use outbox::{NameError, Outbox, Transactional};
+    /// # fn routed<S: Transactional>(store: S) -> Result<Outbox<S>, NameError> {
+    /// // Orders go to both brokers, audits to the second one alone.
+    /// let outbox = Outbox::new(store)
+    ///     .with_route("orders", "default")?
+    ///     .with_route("orders", "archive")?
+    ///     .with_route("audits", "archive")?;
+    /// # Ok(outbox)
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Describes an invalid topic or route.
@@ -157,6 +170,22 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
 
     /// Appends an event with headers, or to be sent at a later time.
     ///
+    /// ```
+    /// # extern crate outbox_contract as outbox;
+    /// use std::time::Duration;
+    /// use outbox::AppendOptions;
+    /// # use outbox::{AppendError, DomainEvent, Outbox, Transactional};
+    /// # async fn append<S: Transactional, E: DomainEvent + serde::Serialize + Sync>(
+    /// #     outbox: &Outbox<S>,
+    /// #     mut tx: S::Tx<'_>,
+    /// #     reminder: E,
+    /// # ) -> Result<(), AppendError> {
+    /// let tomorrow = AppendOptions::new().header("tenant", "north").after(Duration::from_secs(86_400));
+    /// outbox.append_with(&mut tx, &reminder, tomorrow).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As [`append`](Self::append).
@@ -176,6 +205,22 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
     }
 
     /// Appends a message built by hand.
+    ///
+    /// ```
+    /// # extern crate outbox_contract as outbox;
+    /// use outbox::Message;
+    /// # use outbox::{Outbox, Transactional};
+    /// # async fn append<S: Transactional>(
+    /// #     outbox: &Outbox<S>,
+    /// #     mut tx: S::Tx<'_>,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// let message = Message::new("orders", "order.placed")?
+    ///     .with_key("order-1")?
+    ///     .with_payload(r#"{"cents":4200}"#);
+    /// outbox.append_message(&mut tx, message).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

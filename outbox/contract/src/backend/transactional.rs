@@ -227,6 +227,14 @@ impl Committed {
 /// that stores first, or behind a key whose handler fails. The relay's engine drains it into the
 /// handler, and the admin operations work on it as on any other route.
 ///
+/// ```
+/// # extern crate outbox_contract as outbox;
+/// use outbox::{Consumer, inbox_route};
+///
+/// assert_eq!(inbox_route(&Consumer::new("billing")?), "inbox/billing");
+/// # Ok::<(), outbox::NameError>(())
+/// ```
+///
 /// # Panics
 ///
 /// Never: a consumer's name is short enough.
