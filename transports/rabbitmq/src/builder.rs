@@ -37,6 +37,7 @@ pub struct RabbitMqTransportBuilder {
     exchange: String,
     topology: Topology,
     partitions: u32,
+    share_queues: bool,
     consumers: BTreeMap<Topic, BTreeSet<Consumer>>,
     invalid_names: Vec<NameError>,
     dead_letters: Option<String>,
@@ -60,6 +61,7 @@ impl RabbitMqTransportBuilder {
             exchange: "outbox".to_owned(),
             topology: Topology::default(),
             partitions: 1,
+            share_queues: true,
             consumers: BTreeMap::new(),
             invalid_names: Vec::new(),
             dead_letters: None,
@@ -112,6 +114,14 @@ impl RabbitMqTransportBuilder {
     /// the same number; change it only while the queues are empty and publishing is stopped.
     pub fn partitions(mut self, partitions: u32) -> Self {
         self.partitions = partitions;
+        self
+    }
+
+    /// Sets the distribution of queues among the members of a consumer. Default: true, members share
+    /// them out by consumer priorities (RabbitMQ 4.0 or later). False: the first member that
+    /// subscribes has all queues until it leaves, and the others stand by, as on older brokers.
+    pub fn share_queues(mut self, share: bool) -> Self {
+        self.share_queues = share;
         self
     }
 
@@ -236,6 +246,7 @@ impl RabbitMqTransportBuilder {
             exchange,
             topology: self.topology,
             partitions: Partitions(self.partitions),
+            share_queues: self.share_queues,
             consumers: self.consumers,
             dead_letters,
             delivery_limit: self.delivery_limit,

@@ -37,6 +37,7 @@ pub(crate) struct Config {
     pub(crate) exchange: ShortString,
     pub(crate) topology: Topology,
     pub(crate) partitions: Partitions,
+    pub(crate) share_queues: bool,
     pub(crate) consumers: BTreeMap<Topic, BTreeSet<Consumer>>,
     pub(crate) dead_letters: Option<ShortString>,
     pub(crate) delivery_limit: Option<u32>,
@@ -76,6 +77,7 @@ impl fmt::Debug for Config {
             .field("exchange", &self.exchange.as_str())
             .field("topology", &self.topology)
             .field("partitions", &self.partitions.0)
+            .field("share_queues", &self.share_queues)
             .field("dead_letters", &self.dead_letters.as_ref().map(ShortString::as_str))
             .field("delivery_limit", &self.delivery_limit)
             .field("max_waiting", &self.max_waiting)

@@ -19,6 +19,7 @@ mod member;
 mod multiplexer;
 mod pauses;
 mod pool;
+mod priorities;
 mod publication;
 mod publishing;
 mod record;

@@ -16,6 +16,7 @@ use crate::consumption::Consumption;
 use crate::error::Fault;
 use crate::lags;
 use crate::pauses::Pauses;
+use crate::priorities::Priorities;
 use crate::session::{Session, until_one_is_well};
 use crate::topology::{self, Queue, Queues};
 use crate::upkeep;
@@ -24,6 +25,8 @@ use crate::upkeep;
 pub(crate) struct SharedMember {
     config: Arc<Config>,
     subscription: Subscription,
+    /// The same over each connection: what it takes when it is back is what it had.
+    priorities: Priorities,
     // A plain mutex: held for one step, never across an await.
     state: Mutex<MemberState>,
     /// Tells `next` that there may be something. Keeps one signal while no task waits.
@@ -123,7 +126,13 @@ pub(crate) async fn join(
     if *closed.borrow() {
         return Err(Fault::closed());
     }
-    let (session, queues, losses) = Session::open(&config, &subscription, false).await?;
+    let priorities = if config.share_queues {
+        let partitions = usize::try_from(config.partitions.0).unwrap_or(usize::MAX);
+        Priorities::draw(&mut fastrand::Rng::new(), subscription.topics.len(), partitions)
+    } else {
+        Priorities::default()
+    };
+    let (session, queues, losses) = Session::open(&config, &subscription, &priorities, false).await?;
     let units: Vec<Unit> = queues.iter().map(|(queue, _)| queue.unit.clone()).collect();
     let state = MemberState {
         consumption: Consumption::new(window, units),
@@ -133,8 +142,13 @@ pub(crate) async fn join(
         losses,
         connection: Some(Arc::clone(&session.connection)),
     };
-    let shared =
-        Arc::new(SharedMember { config, subscription, state: Mutex::new(state), wake: Notify::new() });
+    let shared = Arc::new(SharedMember {
+        config,
+        subscription,
+        priorities,
+        state: Mutex::new(state),
+        wake: Notify::new(),
+    });
     shared.take_problems(&queues);
     let (leave, asked) = oneshot::channel();
     let task = work(Arc::clone(&shared), session, queues, closed, asked);
@@ -253,7 +267,8 @@ async fn again(shared: &SharedMember, pause: Duration) -> Result<(Box<Session>, 
     if shared.state().consumption.is_draining() {
         return std::future::pending().await;
     }
-    let (session, queues, losses) = Session::open(&shared.config, &shared.subscription, true).await?;
+    let SharedMember { config, subscription, priorities, .. } = shared;
+    let (session, queues, losses) = Session::open(config, subscription, priorities, true).await?;
     Ok((Box::new(session), queues, losses))
 }
 

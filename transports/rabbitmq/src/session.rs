@@ -18,6 +18,7 @@ use crate::connection::Connection;
 use crate::consumption::prefetch_of_queue;
 use crate::error::Fault;
 use crate::member::SharedMember;
+use crate::priorities::{self, Priorities};
 use crate::record;
 use crate::topology::{self, Queue, Queues};
 
@@ -47,6 +48,7 @@ impl Session {
     pub(crate) async fn open(
         config: &Config,
         subscription: &Subscription,
+        priorities: &Priorities,
         again: bool,
     ) -> Result<(Self, Queues, Vec<Loss>), Fault> {
         let connection = Connection::open(config, &format!("consumes for {}", subscription.consumer)).await?;
@@ -67,9 +69,10 @@ impl Session {
         let of_connection = &connection;
         let consuming: Vec<_> = queues
             .iter()
-            .map(|(queue, fault)| async move {
+            .enumerate()
+            .map(|(place, (queue, fault))| async move {
                 match fault {
-                    None => consume(of_connection, config, queue, share).await,
+                    None => consume(of_connection, config, queue, share, priorities.at(place)).await,
                     Some(fault) => Err(fault.clone()),
                 }
             })
@@ -172,8 +175,11 @@ pub(crate) async fn until_one_is_well(
             if topology::prepare_queue(connection, config, queue).await.is_err() {
                 continue;
             }
-            // It may be there, and another's alone. What this is given goes back in order, as the channel is closed with its consumer on it.
-            if let Ok((channel, handle)) = consume(connection, config, queue, 1).await {
+            // It may be there, and another's alone. It takes the queue from no other member; what it is given goes back in order, as the channel
+            // is closed with its consumer on it.
+            if let Ok((channel, handle)) =
+                consume(connection, config, queue, 1, Some(priorities::LOWEST)).await
+            {
                 let closing = connection.answer("closing a channel", channel.close(200, "OK".into()));
                 let _ = closing.await;
                 drop(handle);
@@ -189,6 +195,7 @@ async fn consume(
     config: &Config,
     queue: &Queue,
     share: u16,
+    priority: Option<i32>,
 ) -> Result<(Channel, Handle), Fault> {
     let what = format!("consuming queue {:?}", queue.name.as_str());
     let channel = connection.channel().await?;
@@ -197,6 +204,9 @@ async fn consume(
     // Other kinds of queues, which only who trusts them consumes, refuse it.
     if config.topology != Topology::Trusted {
         arguments.insert("x-consumer-timeout".into(), AMQPValue::LongLongInt(MAX_HELD_MS));
+    }
+    if let Some(priority) = priority {
+        arguments.insert("x-priority".into(), AMQPValue::LongInt(priority));
     }
     let consume = channel.basic_consume(queue.name.clone(), "".into(), options, arguments);
     let handle = connection.answer(&what, consume).await?;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use lapin::options::QueueDeleteOptions;
 use outbox_contract::Timestamp;
-use outbox_contract::backend::{Deliveries, LossCause, OffsetReset, Transport};
+use outbox_contract::backend::{Deliveries, LossCause, OffsetReset, Subscription, Transport};
 
 use crate::rabbitmq_only::support::{
-    declared, deliver, eventually, finish, messages, subscribe, subscription, topic, vhost,
+    consumer, declared, deliver, eventually, finish, messages, subscribe, subscription, topic, vhost,
 };
 
 async fn delete(url: &str) {
@@ -35,6 +35,24 @@ async fn what_waits_in_a_queue_and_what_the_member_has_of_it_is_measured() {
     waits(&*member, 200).await;
     finish(&*member, &sent).await;
     waits(&*member, 0).await;
+}
+
+/// Every member asks for every queue: added up, the figures would be too large.
+#[tokio::test]
+async fn what_waits_in_a_queue_is_reported_by_the_member_that_has_it() {
+    let Some((_, url)) = vhost() else { return };
+    let transport = declared(&url).consumer(topic("bills"), consumer()).share_queues(false).build().unwrap();
+    let sent = messages(&topic("orders"), &["a", "b"].repeat(100));
+    let both = || Subscription::new(consumer(), [topic("orders"), topic("bills")]).with_prefetch(10);
+    let first = transport.subscribe(both()).await.unwrap();
+    deliver(&transport, &sent).await;
+    waits(&*first, 200).await;
+    let second = transport.subscribe(both()).await.unwrap();
+    let lags = eventually("it looked", async || Some(second.lags()).filter(|lags| !lags.is_empty())).await;
+    assert_eq!(
+        lags.iter().map(|lag| (lag.unit.topic.as_str(), lag.messages)).collect::<Vec<_>>(),
+        [("bills", 0)]
+    );
 }
 
 /// It is made again, so nothing else would tell that what was in it is gone.

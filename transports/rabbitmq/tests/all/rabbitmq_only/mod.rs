@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
 mod consuming;
+mod crowd;
 mod foreign;
 mod full_queues;
 mod handover;
@@ -11,6 +12,7 @@ mod lags;
 mod network;
 mod outcomes;
 mod refusals;
+mod sharing;
 mod support;
 mod upkeep;
 mod wiretap;

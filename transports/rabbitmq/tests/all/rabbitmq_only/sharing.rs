@@ -1,0 +1,184 @@
+//! Members of a consumer share its queues: they join, leave, are killed and lose their connections.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use lapin::options::QueueDeleteOptions;
+use outbox_servers::Proxy;
+use outbox_transport_rabbitmq::RabbitMqTransport;
+
+use crate::rabbitmq_only::crowd::{Crowd, KEYS, Owners};
+use crate::rabbitmq_only::support::{
+    declared, deliver, deliveries, eventually, finish, id_of, message, messages, subscribe, topic, vhost,
+};
+
+const QUEUES: u32 = 16;
+
+fn shared(url: &str) -> RabbitMqTransport {
+    declared(url).partitions(QUEUES).build().unwrap()
+}
+
+/// Returns the number of queues of each member.
+fn shares(owners: &Owners) -> Vec<usize> {
+    owners.values().map(BTreeSet::len).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_share_the_queues_and_one_that_leaves_gives_its_own_to_the_others() {
+    let Some((_server, url)) = vhost() else { return };
+    let (transport, crowd) = (shared(&url), Crowd::default());
+    let first = crowd.join(&transport).await;
+    assert_eq!(shares(&crowd.round(&transport).await), [16]);
+    let second = crowd.join(&transport).await;
+    let of_two = crowd.round(&transport).await;
+    assert_eq!(shares(&of_two), [8, 8]);
+
+    let third = crowd.join(&transport).await;
+    let of_three = crowd.round(&transport).await;
+    let shares_of_three = shares(&of_three);
+    assert!(shares_of_three.iter().all(|share| *share <= 8), "{shares_of_three:?}");
+    assert_eq!(shares_of_three.iter().sum::<usize>(), 16);
+    for (member, queues) in of_three.iter().filter(|(member, _)| **member != 2) {
+        assert!(
+            queues.is_subset(&of_two[member]),
+            "only the third one took queues: {of_two:?}, {of_three:?}"
+        );
+    }
+
+    second.leave().await;
+    let of_two = crowd.round(&transport).await;
+    assert_eq!(shares(&of_two), [8, 8], "the first and the third one: {of_two:?}");
+    first.kill().await;
+    assert_eq!(shares(&crowd.round(&transport).await), [16]);
+    third.leave().await;
+    crowd.assert_one_owner_at_a_time();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_that_do_not_share_leave_everything_to_the_first() {
+    let Some((_server, url)) = vhost() else { return };
+    let transport = declared(&url).partitions(QUEUES).share_queues(false).build().unwrap();
+    let crowd = Crowd::default();
+    let first = crowd.join(&transport).await;
+    let second = crowd.join(&transport).await;
+    let owners = crowd.round(&transport).await;
+    assert_eq!(shares(&owners), [16]);
+    assert!(owners.contains_key(&0), "{owners:?}");
+    first.leave().await;
+    assert_eq!(shares(&crowd.round(&transport).await), [16]);
+    second.leave().await;
+}
+
+/// Of two queues the second member gets one, whatever both draw.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_moves_when_everything_of_it_is_acknowledged_and_not_before() {
+    let Some((_server, url)) = vhost() else { return };
+    let transport = declared(&url).partitions(2).build().unwrap();
+    let first = subscribe(&transport).await;
+    let orders = topic("orders");
+    let of_queue = |queue| {
+        let mut keys = (0..).map(|number| format!("key-{number}"));
+        keys.find(|key| message(&orders, key, 2).bucket.0 % 2 == queue).unwrap()
+    };
+    let (a, b) = (of_queue(0), of_queue(1));
+    let [before, after, last] = [0; 3].map(|_| messages(&orders, &[&a, &a, &a, &b, &b, &b]));
+    deliver(&transport, &before).await;
+    let mut held = Vec::new();
+    while held.len() < before.len() {
+        held.extend(deliveries(&*first).await);
+    }
+
+    let second = subscribe(&transport).await;
+    deliver(&transport, &after).await;
+    // The first one still gets what comes to the queue that is its own.
+    let mut came = Vec::new();
+    while came.len() < 3 {
+        came.extend(deliveries(&*first).await);
+    }
+    let own = units(came.iter().map(|it| it.tag.unit.number));
+    assert_eq!((came.len(), own.len()), (3, 1), "nothing more of the queue that moves");
+    let moving: Vec<_> = held.into_iter().filter(|it| !own.contains(&it.tag.unit.number)).collect();
+    for held in &moving[..2] {
+        first.acknowledge(std::slice::from_ref(&held.tag)).await.unwrap();
+    }
+    deliver(&transport, &last).await;
+    while came.len() < 6 {
+        came.extend(deliveries(&*first).await);
+    }
+    assert_eq!(units(came.iter().map(|it| it.tag.unit.number)), own);
+    let said = tokio::time::timeout(Duration::ZERO, second.next()).await;
+    assert!(said.is_err(), "one message of it is not finished, and {said:?} came");
+
+    first.acknowledge(std::slice::from_ref(&moving[2].tag)).await.unwrap();
+    let key = moving[0].message.as_ref().unwrap().order_key();
+    let expected: Vec<_> =
+        after.iter().chain(&last).filter(|it| it.message.order_key() == key).cloned().collect();
+    let mut moved = Vec::new();
+    while moved.len() < expected.len() {
+        moved.extend(deliveries(&*second).await);
+    }
+    let in_order: Vec<_> = expected.iter().map(|stored| stored.message.id).collect();
+    assert_eq!(moved.iter().map(id_of).collect::<Vec<_>>(), in_order);
+    // Who leaves gives back the rest in order.
+    second.acknowledge(std::slice::from_ref(&moved[0].tag)).await.unwrap();
+    second.close().await.unwrap();
+    assert_eq!(finish(&*first, &expected[1..]).await, in_order[1..]);
+}
+
+fn units(numbers: impl Iterator<Item = u32>) -> BTreeSet<u32> {
+    numbers.collect()
+}
+
+/// Members join, leave and are killed under load.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_that_come_and_go_lose_nothing_and_keep_the_order_of_keys() {
+    let Some((_server, url)) = vhost() else { return };
+    let (transport, crowd) = (shared(&url), Crowd::default());
+    let mut members = Vec::from([crowd.join(&transport).await]);
+    let story = async {
+        for round in 0..4 {
+            while members.len() < 3 {
+                crowd.more(KEYS).await;
+                members.push(crowd.join(&transport).await);
+            }
+            crowd.more(KEYS).await;
+            let (killed, left) = (members.remove(round % 3), members.remove(0));
+            killed.kill().await;
+            crowd.more(KEYS).await;
+            left.leave().await;
+        }
+    };
+    let sent = crowd.while_sending(&transport, story).await;
+    crowd.finish(&sent).await;
+    for member in members {
+        member.leave().await;
+    }
+    crowd.assert_complete_and_in_order(&sent);
+    crowd.assert_one_owner_at_a_time();
+    crowd.assert_repeats_are_of_the_killed();
+}
+
+/// A broker that cancels a consumer, and a connection that is lost, cost a member its queues for as
+/// long as it is away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_comes_back_has_the_queues_that_it_had() {
+    let Some((_server, url)) = vhost() else { return };
+    let (transport, crowd) = (shared(&url), Crowd::default());
+    let proxy = Proxy::to(&url);
+    let through = shared(&proxy.url(&url));
+    let (first, second) = (crowd.join(&transport).await, crowd.join(&through).await);
+    let before = crowd.round(&transport).await;
+    assert_eq!(shares(&before), [8, 8]);
+    let is_as_before = async || (crowd.round(&transport).await == before).then_some(());
+
+    proxy.cut();
+    eventually("the queues are back", is_as_before).await;
+
+    let connection = lapin::Connection::connect(&url, lapin::ConnectionProperties::default()).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    let deleted = channel.queue_delete("inventory:orders.3".into(), QueueDeleteOptions::default());
+    deleted.await.unwrap();
+    eventually("the canceled ones are back", is_as_before).await;
+    first.leave().await;
+    second.leave().await;
+}
