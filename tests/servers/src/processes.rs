@@ -24,7 +24,11 @@ const WATCHDOG: &str = r#"
 if read -r line; then
   case $line in "until "*) flock --shared "${line#until }" true ;; *) exit ;; esac
 fi
-each() { for p in /proc/[0-9]*; do case $(readlink "$p/cwd") in "$folder" | "$folder"/*) kill "$1" "${p#/proc/}" && found=yes ;; esac; done; }
+each() {
+  while read -r p cwd; do case $cwd in "$folder" | "$folder"/*) kill "$1" "${p#/proc/}" && found=yes ;; esac; done <<END
+$(find /proc/[0-9]*/cwd -maxdepth 0 -printf '%h %l\n')
+END
+}
 folder=$0 signal=-QUIT
 for try in 1 2 3 4 5 6 7 8 9 10; do
   found=no

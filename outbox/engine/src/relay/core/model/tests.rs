@@ -175,7 +175,7 @@ fn a_failure_is_shrunk_to_few_steps_and_replays_from_its_arguments() {
     );
 }
 
-/// Mistakes that show only after thousands of seeds are looked for from shortly before the first
+/// Mistakes that show only after hundreds of seeds are looked for from shortly before the first
 /// one on: `cargo simulate --sabotages` looks from the beginning.
 macro_rules! finds {
     ($($name:ident: $sabotage:ident $(from $first:literal)?,)*) => {
@@ -208,7 +208,7 @@ finds! {
     finds_gap_ends_early: GapEndsEarly,
     finds_not_read_again: NotReadAgain,
     finds_hot_key_passed: HotKeyPassed,
-    finds_failing_key_passed: FailingKeyPassed,
+    finds_failing_key_passed: FailingKeyPassed from 2950,
     finds_passed_forgotten: PassedForgotten from 2950,
     finds_plain_cursor_of_writers: PlainCursorOfWriters,
     finds_plain_cursor_of_shards: PlainCursorOfShards,
@@ -230,21 +230,21 @@ finds! {
     finds_only_main_waits: OnlyMainWaits,
     finds_never_looks_below: NeverLooksBelow,
     finds_unknown_is_delivered: UnknownIsDelivered,
-    finds_blocked_is_delivered: BlockedIsDelivered,
+    finds_blocked_is_delivered: BlockedIsDelivered from 700,
     finds_part_is_whole: PartIsWhole,
     finds_followers_go_on: FollowersGoOn,
     finds_outage_counts: OutageCounts,
-    finds_blocked_counts: BlockedCounts,
+    finds_blocked_counts: BlockedCounts from 700,
     finds_silence_counts: SilenceCounts,
     finds_stays_mixed: StaysMixed,
     finds_removes_what_stopped: RemovesWhatStopped,
-    finds_settles_without_id: SettlesWithoutId,
-    finds_publishes_without_lease: PublishesWithoutLease,
+    finds_settles_without_id: SettlesWithoutId from 550,
+    finds_publishes_without_lease: PublishesWithoutLease from 850,
     finds_pause_ignored: PauseIgnored,
     finds_rest_forever: RestForever,
     finds_retry_overtakes: RetryOvertakes,
     finds_dead_letter_unblocks_early: DeadLetterUnblocksEarly,
-    finds_stale_is_done: StaleIsDone from 2170,
+    finds_stale_is_done: StaleIsDone from 3000,
     finds_resume_takes_next: ResumeTakesNext,
     finds_retry_lost_on_pause: RetryLostOnPause,
     finds_release_unseen: ReleaseUnseen,
@@ -263,7 +263,7 @@ finds! {
     finds_mark_ignores_key_windows: MarkIgnoresKeyWindows,
     finds_mark_ignores_given_up: MarkIgnoresGivenUp,
     finds_mark_of_drain_late: MarkOfDrainLate,
-    finds_mark_covers_all: MarkCoversAll from 5850,
+    finds_mark_covers_all: MarkCoversAll from 8900,
     finds_life_ignored: LifeIgnored from 2050,
     finds_credit_leaks: CreditLeaks,
     finds_lost_keys_keep_credit: LostKeysKeepCredit,
