@@ -59,7 +59,7 @@ metrics! {
     IN_FLIGHT = "outbox_in_flight", Gauge, "messages", ["route"], "Messages that this relay has in memory.";
     IN_FLIGHT_BYTES = "outbox_in_flight_bytes", Gauge, "bytes", ["route"], "Bytes of messages that this relay has in memory.";
     BREAKER_OPEN = "outbox_breaker_open", Gauge, "1 or 0", ["route"], "1 while the relay waits for an unavailable transport, otherwise 0.";
-    LATENCY = "outbox_latency_seconds", Histogram, "seconds", ["route"], "Time from append, by the database's clock, to confirmation, by the relay's, for the oldest message of each batch.";
+    LATENCY = "outbox_latency_seconds", Histogram, "seconds", ["route"], "Time from append to confirmation, by the database's clock, for the oldest message of each batch.";
     TAKEOVERS = "outbox_takeovers_total", Counter, "buckets", ["route"], "Buckets that this relay took over: at its start, from a relay that ended, or when relays share them anew.";
     BELOW_CURSOR = "outbox_below_cursor_total", Counter, "checks", ["route"], "Checks that found messages below the position up to which the relay had read, and had them delivered.";
     SENT = "messaging_client_sent_messages_total", Counter, "messages", ["route", "messaging_destination_name", "error_type"], "Attempts to publish, by topic and class of failure, named as OpenTelemetry names them; error_type is empty for confirmed messages. After 100 topics or 20 classes of a route, further ones are _OTHER.";

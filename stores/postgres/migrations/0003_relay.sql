@@ -107,11 +107,11 @@ end $$;
 create function outbox_heartbeat(my_route text, me uuid, my_label text, my_lasts bigint, available boolean, my_fingerprint bigint,
                                  my_low_water bigint, my_covered bigint[], my_life bigint, pooled boolean, yielding integer[],
                                  out buckets smallint[], out epochs bigint[], out low_waters bigint[], out fair_share integer,
-                                 out relays integer, out agree boolean, out paused text[], out life bigint, out recheck bigint)
+                                 out relays integer, out agree boolean, out paused text[], out now bigint, out life bigint,
+                                 out recheck bigint)
     language plpgsql set search_path from current
     as $$
 declare
-    now bigint;
     before outbox_relay;
     counted integer;
     i_count boolean;

@@ -13,7 +13,7 @@ use outbox_contract::backend::rules::micros;
 use outbox_contract::backend::{
     BUCKETS, Bucket, Epoch, Lease, LeaseRequest, Leased, LowWater, Paused, Position, RelayId,
 };
-use outbox_contract::{Route, Topic};
+use outbox_contract::{Route, Timestamp, Topic};
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
@@ -64,6 +64,7 @@ pub(crate) async fn heartbeat(
             topics: paused.iter().filter_map(|topic| Topic::new(topic).ok()).collect(),
         },
         fingerprints_agree: row.try_get("agree")?,
+        now: Timestamp::from_micros(row.try_get("now")?),
         life: row.try_get("life")?,
         recheck: row
             .try_get::<Option<i64>, _>("recheck")?

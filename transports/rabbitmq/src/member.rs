@@ -132,7 +132,7 @@ pub(crate) async fn join(
     } else {
         Priorities::default()
     };
-    let (session, queues, losses) = Session::open(&config, &subscription, &priorities, false).await?;
+    let (session, queues, losses) = Session::open(&config, &subscription, &priorities, None).await?;
     let units: Vec<Unit> = queues.iter().map(|(queue, _)| queue.unit.clone()).collect();
     let state = MemberState {
         consumption: Consumption::new(window, units),
@@ -210,8 +210,14 @@ async fn look_after(shared: &SharedMember, connection: &Connection, queues: usiz
     let Some(every) = upkeep::every(config, queues) else { return std::future::pending().await };
     loop {
         sleep(every).await;
-        let declaring =
-            topology::prepare_consuming(connection, config, &subscription.consumer, &subscription.topics);
+        let declaring = async {
+            // It may be quicker than the broker's word that a queue is gone.
+            let losses = topology::find_lost(connection, config, subscription, |_| true).await?;
+            topology::prepare_consuming(connection, config, &subscription.consumer, &subscription.topics)
+                .await?;
+            shared.state().losses.extend(losses);
+            Ok::<_, Fault>(())
+        };
         if let Err(fault) = declaring.await {
             tracing::debug!(consumer = %subscription.consumer, %fault, "could not redeclare exchanges, queues and bindings of a consumer; will retry");
         }
@@ -222,7 +228,7 @@ enum Step {
     Lost(Fault),
     /// A queue can be consumed again that could not be.
     Again(String),
-    Tried(Result<(Box<Session>, Queues, Vec<Loss>), Fault>),
+    Tried(Result<(Box<Session>, Queues), Fault>),
 }
 
 impl SharedMember {
@@ -243,11 +249,10 @@ impl SharedMember {
                 *session = None;
                 self.given_up();
             }
-            Step::Tried(Ok((opened, found, losses))) => {
+            Step::Tried(Ok((opened, found))) => {
                 self.take_problems(&found);
                 *queues = found;
                 let mut state = self.state();
-                state.losses.extend(losses);
                 state.channels = opened.channels.clone();
                 state.connection = Some(Arc::clone(&opened.connection));
                 state.consumption.recovered();
@@ -262,14 +267,14 @@ impl SharedMember {
 }
 
 /// Another attempt to connect, after a pause. Never for a member that drains.
-async fn again(shared: &SharedMember, pause: Duration) -> Result<(Box<Session>, Queues, Vec<Loss>), Fault> {
+async fn again(shared: &SharedMember, pause: Duration) -> Result<(Box<Session>, Queues), Fault> {
     sleep(pause).await;
     if shared.state().consumption.is_draining() {
         return std::future::pending().await;
     }
     let SharedMember { config, subscription, priorities, .. } = shared;
-    let (session, queues, losses) = Session::open(config, subscription, priorities, true).await?;
-    Ok((Box::new(session), queues, losses))
+    let (session, queues, _) = Session::open(config, subscription, priorities, Some(shared)).await?;
+    Ok((Box::new(session), queues))
 }
 
 #[cfg(test)]

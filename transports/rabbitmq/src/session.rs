@@ -44,12 +44,12 @@ pub(crate) struct Session {
 impl Session {
     /// Consumes all queues that can be consumed. Answers all there are, each with what is wrong
     /// with it alone. With those that were not there any more: of a consumer that had them before,
-    /// and of all, `again`.
+    /// and of all, `again`. That member is told of them here.
     pub(crate) async fn open(
         config: &Config,
         subscription: &Subscription,
         priorities: &Priorities,
-        again: bool,
+        again: Option<&SharedMember>,
     ) -> Result<(Self, Queues, Vec<Loss>), Fault> {
         let connection = Connection::open(config, &format!("consumes for {}", subscription.consumer)).await?;
         // From here on whatever fails cuts the connection before anything else is let go.
@@ -60,11 +60,15 @@ impl Session {
             incoming: SelectAll::new(),
         };
         let connection = Arc::clone(&session.connection);
-        let had = |topic: &Topic| again || subscription.handled.contains_key(topic);
-        let losses = topology::find_lost(&*connection, config, subscription, had).await;
+        let had = |topic: &Topic| again.is_some() || subscription.handled.contains_key(topic);
+        let mut losses = topology::find_lost(&*connection, config, subscription, had).await?;
         let mut queues =
             topology::prepare_consuming(&*connection, config, &subscription.consumer, &subscription.topics)
                 .await?;
+        if let Some(member) = again {
+            // They are there again: after a failure below, the next attempt finds nothing missing.
+            member.state().losses.append(&mut losses);
+        }
         let share = prefetch_of_queue(subscription.prefetch, queues.len());
         let of_connection = &connection;
         let consuming: Vec<_> = queues

@@ -95,26 +95,32 @@ pub(crate) async fn prepare_consuming(
     Ok(all.into_iter().zip(faults).collect())
 }
 
-/// Finds queues that are about to be made again, of the topics that the consumer had queues of.
+/// Finds queues that are about to be made again, of the topics that the consumer had queues of. Fails if
+/// that can't be found out: once they are made again, nothing tells.
 pub(crate) async fn find_lost(
     connection: &impl Declares,
     config: &Config,
     subscription: &Subscription,
     had: impl Fn(&Topic) -> bool,
-) -> Vec<Loss> {
+) -> Result<Vec<Loss>, Fault> {
     if config.topology != Topology::Declared {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let topics = subscription.topics.iter().filter(|topic| had(topic));
     // Invalid names are reported by the preparation.
     let queues = topics.filter_map(|topic| queues(config, &subscription.consumer, topic).ok()).flatten();
     let looks: Vec<_> =
         queues.map(|queue| async move { (look_at(connection, &queue).await, queue) }).collect();
-    let looked = stream::iter(looks).buffered(AT_ONCE).collect::<Vec<_>>().await;
-    let gone = looked
-        .into_iter()
-        .filter(|(found, _)| found.as_ref().is_err_and(|fault| fault.kind == TransportErrorKind::Missing));
-    let loss = |(_, queue): (_, Queue)| {
+    let mut looked = stream::iter(looks).buffered(AT_ONCE);
+    let mut gone = Vec::new();
+    while let Some((found, queue)) = looked.next().await {
+        match found {
+            Err(fault) if fault.kind == TransportErrorKind::Missing => gone.push(queue),
+            Err(fault) if !fault.is_of_one_queue() => return Err(fault),
+            _ => {}
+        }
+    }
+    let loss = |queue: Queue| {
         let words = format!(
             "queue {:?} was not there any more, with the messages that were in it, and was made again: see who deleted it. What was published meanwhile \
              reached this consumer only if no other queue took it, as then the relay keeps it",
@@ -122,7 +128,7 @@ pub(crate) async fn find_lost(
         );
         Loss::new(queue.unit, LossCause::Queue, words)
     };
-    gone.map(loss).collect()
+    Ok(gone.into_iter().map(loss).collect())
 }
 
 async fn prepare_queues(connection: &impl Declares, config: &Config, queues: &[Queue]) -> Result<(), Fault> {

@@ -139,7 +139,10 @@ impl Member {
     fn prolonged(&self, unit: &Unit, held: &KnownUnit, until: Duration, answer: &Value) -> Result<(), Error> {
         match Ownership::read(answer) {
             Ok(None) => self.lose(unit),
-            Ok(Some(Ownership { seen, oldest, .. })) => {
+            Ok(Some(Ownership { seen, oldest, missing, .. })) => {
+                if missing > 0 {
+                    self.tell_of_loss(unit, false, missing);
+                }
                 self.is_well(&unit.topic, Some(unit.number));
                 if self.state().prolong(unit, held, until, seen, oldest) {
                     tracing::warn!(%unit, "the server lost the position of the consumer group; messages since then are delivered again");

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::backend::{Bucket, BucketSet, Epoch, Position, RelayId};
+use crate::clock::Timestamp;
 use crate::name::{Route, Topic};
 
 /// One heartbeat of a relay.
@@ -82,6 +83,9 @@ pub struct Leased {
     pub paused: Paused,
     /// True if every live relay of the route sent the same fingerprint.
     pub fingerprints_agree: bool,
+    /// Time of the heartbeat, by the database's clock. A relay tells the age of messages by it, so
+    /// that its own machine's clock may be wrong.
+    pub now: Timestamp,
     /// Identifies the current life of the database. If it differs from the previous answer, commits
     /// in between may be lost, and all known positions are invalid. Always 0 on stores where a
     /// running relay can't experience this.

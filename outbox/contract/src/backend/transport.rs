@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::backend::{Bucket, Deliveries, Epoch, Outcomes, RelayId, Stored, Subscription};
+use crate::clock::Timestamp;
 use crate::error::TransportError;
 use crate::failure::Rejection;
 use crate::message::Message;
@@ -37,6 +38,9 @@ pub struct PublishBatch {
     /// the reports so far show that the broker is making progress. Shorter than the lease, and
     /// never beyond its end.
     pub deadline: Duration,
+    /// Time of the batch, by the clock that [`Stored::appended_at`] is measured by: the database's.
+    /// By default that of the last append.
+    pub now: Timestamp,
     /// Number of earlier attempts for the first message, as stored with its key. A message that was
     /// tried before goes alone; 0 for all others.
     pub tried: u32,
@@ -52,7 +56,15 @@ impl PublishBatch {
         messages: Vec<Arc<Stored>>,
         deadline: Duration,
     ) -> Self {
-        Self { route, relay, epochs: BTreeMap::new(), source, messages, deadline, tried: 0 }
+        let now = messages.iter().map(|stored| stored.appended_at).max().unwrap_or_default();
+        Self { route, relay, epochs: BTreeMap::new(), source, messages, deadline, now, tried: 0 }
+    }
+
+    /// Sets the time of the batch, by the database's clock.
+    #[must_use]
+    pub const fn with_now(mut self, now: Timestamp) -> Self {
+        self.now = now;
+        self
     }
 
     /// Sets the epochs under which the relay owns the buckets of these messages.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outbox_contract::backend::{
-    Clock, Deliveries, Outcome, Outcomes, PublishBatch, Stored, Subscription, Unavailable,
+    Deliveries, Outcome, Outcomes, PublishBatch, Stored, Subscription, Unavailable,
 };
 use outbox_contract::{
     Failure, Message, MessageId, Rejection, Transport, TransportError, TransportErrorKind, async_trait,
@@ -30,7 +30,6 @@ pub(crate) struct Drain {
     store_timeout: Duration,
     /// Maximum time that a message waits for a newer program.
     wait_for_upgrade: Duration,
-    clock: Arc<dyn Clock>,
     /// Makes messages of records that are none.
     mapper: Option<Mapper>,
     /// True if everything that waits in the store failed, or came behind such.
@@ -40,18 +39,12 @@ pub(crate) struct Drain {
 }
 
 impl Drain {
-    pub(crate) fn new(
-        process: Arc<dyn Process>,
-        counters: Arc<Counters>,
-        config: &InboxConfig,
-        clock: Arc<dyn Clock>,
-    ) -> Self {
+    pub(crate) fn new(process: Arc<dyn Process>, counters: Arc<Counters>, config: &InboxConfig) -> Self {
         Self {
             process,
             counters,
             store_timeout: config.store_timeout,
             wait_for_upgrade: config.wait_for_upgrade,
-            clock,
             mapper: None,
             all_suspects: config.mode == Mode::Direct,
             conflicts: Mutex::default(),
@@ -168,10 +161,9 @@ impl Transport for Drain {
         if works.is_empty() {
             return;
         }
-        let now = self.clock.now();
         let mut said = |at: usize, verdict| {
             if let (Some(work), Some(index)) = (works.get(at), awake.get(at)) {
-                let waited = work.stored.map_or(Duration::ZERO, |stored| now.since(stored.appended_at));
+                let waited = work.stored.map_or(Duration::ZERO, |stored| batch.now.since(stored.appended_at));
                 let id = work.stored.map_or(work.message.id, |stored| stored.message.id);
                 outcomes.report(*index, self.outcome(id, waited, verdict));
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use outbox_contract::backend::{Clock, Paused, RelayId};
-use outbox_contract::{Route, Store, StoreError, StoreErrorKind, Transport};
+use outbox_contract::{Route, Store, StoreError, StoreErrorKind, Timestamp, Transport};
 
 use super::config::RelayConfig;
 use super::core::breaker::Breaker;
@@ -45,6 +45,8 @@ pub(crate) struct Context {
     // Operators' pauses, and the instant at which the heartbeat that reported them began. Written
     // by the route, read by an inbox that handles messages beside this relay. Locked only to copy.
     pauses: Mutex<(Paused, Duration)>,
+    // The database's time at a heartbeat, and the relay's own at its answer. Locked only to copy.
+    store_time: Mutex<(Timestamp, Duration)>,
     // The core's circuit breaker of the transport. Locked for a few instructions, never across an
     // await.
     breaker: Mutex<Breaker>,
@@ -87,6 +89,7 @@ impl Context {
             in_flight: Default::default(),
             transport_answers: AtomicBool::new(false),
             pauses: Mutex::default(),
+            store_time: Mutex::default(),
             breaker: Mutex::new(Breaker::new(config.outage_first_delay, config.outage_max_delay)),
             out: Mutex::default(),
             route,
@@ -96,6 +99,18 @@ impl Context {
 
     pub(crate) fn now(&self) -> Duration {
         self.clock.elapsed()
+    }
+
+    /// Notes the database's time, as a heartbeat has just returned it.
+    pub(crate) fn store_says(&self, now: Timestamp) {
+        *self.store_time.lock().unwrap_or_else(PoisonError::into_inner) = (now, self.now());
+    }
+
+    /// Returns the time by the database's clock, behind it by the time that the answer of the last
+    /// heartbeat took. The wall clocks of two machines may be hours apart.
+    pub(crate) fn store_now(&self) -> Timestamp {
+        let (said, at) = *self.store_time.lock().unwrap_or_else(PoisonError::into_inner);
+        said.plus(self.now().saturating_sub(at))
     }
 
     /// Returns what operators have paused, as of a heartbeat that began at this instant.

@@ -139,6 +139,7 @@ impl LeaseKeeper {
             return Err(RouteFailure(cause.to_owned()).into());
         }
         state.life = Some(leased.life);
+        context.store_says(leased.now);
         // Revoke lost buckets before renewing the tenure. After the renewal, nothing else would
         // keep their messages in memory from being published.
         context.tenure.own(&leased.leases);

@@ -87,6 +87,7 @@ impl Publisher {
             messages,
             deadline,
         )
+        .with_now(context.store_now())
         .with_tried(batch.attempts)
         .with_epochs(batch.epochs);
         let inner = if whole { outcomes.clone() } else { Outcomes::new(count) };

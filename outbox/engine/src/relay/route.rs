@@ -213,7 +213,7 @@ impl RouteState {
         let outcomes = outcomes.take();
         self.context.counters.sent(&slot.topics, &outcomes, &refused);
         if outcomes.contains(&Some(Outcome::Delivered)) {
-            self.context.counters.latency(self.context.clock.now().since(slot.oldest));
+            self.context.counters.latency(self.context.store_now().since(slot.oldest));
         }
         self.feed(Event::Published { batch, outcomes, refused, broke: false });
     }

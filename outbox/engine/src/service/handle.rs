@@ -225,7 +225,8 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(30)).await;
             assert!(!running.is_finished());
             roots(&service)[at].1.kill();
-            let error = running.await.unwrap().unwrap_err();
+            let ended = tokio::time::timeout(Duration::from_secs(60), running).await;
+            let error = ended.expect("the end is noticed").unwrap().unwrap_err();
             let part = if name.starts_with("relay") { "relay" } else { "inbox billing" };
             assert_eq!(error.unfinished(), [part], "{name}");
             assert!(roots(&service).is_empty(), "it has shut down");

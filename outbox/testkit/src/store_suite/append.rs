@@ -298,7 +298,8 @@ pub async fn a_scheduled_message_is_not_fetched_before_it_is_due<H: StoreHarness
     );
 }
 
-/// The append time is read from the database's clock, within the time that the test took.
+/// The append time is read from the database's clock, by which a heartbeat tells the time too: so
+/// a relay knows how long a message has waited, whatever its own machine's clock says.
 pub async fn the_time_of_appending_is_kept<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;

@@ -56,7 +56,7 @@ if not group then
   lost, group = 1, find()
 end
 local missing = 0
-if takes and lost == 0 and type(group['entries-read']) == 'number' then
+if lost == 0 and type(group['entries-read']) == 'number' then
   local stream = fields(redis.call('XINFO', 'STREAM', KEYS[1]))
   local first = stream['first-entry'] and stream['first-entry'][1]
   local ms, number = split(group['last-delivered-id'])
@@ -65,7 +65,12 @@ if takes and lost == 0 and type(group['entries-read']) == 'number' then
   if not first or first_ms > ms or (first_ms == ms and first_number > number) then
     missing = math.max(0, stream['entries-added'] - group['entries-read'] - stream['length'])
   end
-  if missing > 0 and start == '' then return { '', '0-0', false, 0, missing } end
+  if missing > 0 and start == '' then return takes and { '', '0-0', false, 0, missing } end
+  if missing > 0 then
+    -- Counted once: neither with the next heartbeat, nor by the next owner.
+    local read = group['entries-read'] + missing
+    redis.call('XGROUP', 'SETID', KEYS[1], ARGV[4], group['last-delivered-id'], 'ENTRIESREAD', read)
+  end
 end
 if takes then
   epoch = tostring(redis.call('HINCRBY', KEYS[2], 'epoch', 1))

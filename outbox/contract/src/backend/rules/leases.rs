@@ -156,6 +156,7 @@ pub fn heartbeat(
         relays: live.count(),
         paused: Paused::default(),
         fingerprints_agree: fingerprints.len() <= 1,
+        now,
         life: 0,
         recheck: None,
     };

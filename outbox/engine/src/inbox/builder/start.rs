@@ -70,7 +70,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         let (config, store): (_, Arc<dyn Store>) = (self.config, self.store);
         let drain = if config.mode.handles() {
             let (process, counters) = (Arc::clone(&process), Arc::clone(&counters));
-            let drain = Drain::new(process, counters, &config, Arc::clone(&self.clock));
+            let drain = Drain::new(process, counters, &config);
             let drain = drain.with_mapper(self.mapper.clone());
             let relay = Relay::of_route(&route, Arc::clone(&store), Arc::new(drain));
             let relay = relay.config(config.drain(slowest)).of_inbox(Arc::clone(&self.clock), seed, self.id);

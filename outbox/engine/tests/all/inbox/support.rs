@@ -103,6 +103,11 @@ impl World {
         Self::on(MemoryStore::builder().concurrent_writers().build(), seed)
     }
 
+    /// A database whose clock shows this instant now.
+    pub(crate) fn starting_at(now: Timestamp) -> Self {
+        Self::on(MemoryStore::builder().starting_at(now).build(), 1)
+    }
+
     fn on(tables: MemoryStore, seed: u64) -> Self {
         let store = Arc::new(ChaosStore::new(Arc::new(tables.clone()), seed));
         Self { tables, store, feed: Feed::new(), ledger: Ledger::default() }

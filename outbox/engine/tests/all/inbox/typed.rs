@@ -1,12 +1,15 @@
 //! Typed handlers: by event type, with old versions of it, as functions.
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{Admin as _, Bytes, Codec, CodecError, DomainEvent, EventType, Json, Message, Outbox};
+use outbox_contract::{
+    Admin as _, Bytes, Codec, CodecError, DomainEvent, EventType, Json, Message, Outbox, Timestamp,
+};
 use outbox_engine::{HandlerContext, HandlerError, HandlerOptions, StartError};
+use outbox_testkit::TestClock;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::inbox::support::{S, Store, World, within};
@@ -117,6 +120,27 @@ async fn what_is_newer_than_the_program_waits_for_a_newer_one_and_not_for_ever()
     assert_eq!((dead.stored.message.id, dead.reason.as_str()), (newer.id, "rejected"));
     assert_eq!(dead.last_failure.unwrap().class, "schema");
     assert!(impatient.stop(S * 30).await);
+}
+
+/// The database's clock alone says how long a message has waited: the wall clock of a program may
+/// be an hour ahead of it, or behind.
+#[tokio::test(start_paused = true)]
+async fn what_is_newer_than_the_program_waits_by_the_clock_of_the_database() {
+    let hour = S * 3_600;
+    for ahead in [Duration::ZERO, hour * 2] {
+        let start = Timestamp::from_micros(1_700_000_000_000_000);
+        // An hour behind, or an hour ahead.
+        let world = World::starting_at(start.plus(hour));
+        let clock = Arc::new(TestClock::starting_at(start.plus(ahead)));
+        let inbox = world.bare().clock(clock).on(note).wait_for_upgrade(hour / 2).start().await.unwrap();
+        world.feed.send(of_version(4, "{}"));
+        within(S * 10, || world.tables.snapshot().failing_keys == 1).await;
+        tokio::time::sleep(hour / 2 - S * 60).await;
+        let tables = world.tables.snapshot();
+        assert_eq!((tables.failing_keys, tables.dead), (1, 0), "{ahead:?}: it is not its time yet");
+        within(S * 120, || world.tables.snapshot().dead == 1).await;
+        assert!(inbox.stop(S * 30).await);
+    }
 }
 
 /// JSON from its end to its beginning.

@@ -44,6 +44,20 @@ async fn deliveries_are_counted_by_topic_and_an_empty_route_is_at_zero() {
     values.are(&[(&sent("orders"), 2.0), (&sent("bills"), 1.0)]);
 }
 
+/// The wall clock of the relay's machine, which is decades behind here, says nothing about it.
+#[tokio::test(start_paused = true)]
+async fn the_latency_is_measured_by_the_clock_of_the_database() {
+    let scrape = Scrape::new();
+    let (_collecting, values) = scrape.collect();
+    let world = World::new();
+    world.append([message("a")]).await;
+    tokio::time::sleep(S * 100).await;
+    let _relay = world.rig().relay().start().await.unwrap();
+    world.drained(S * 10).await;
+    let latency = values.of("outbox_latency_seconds_sum route=\"default\"");
+    assert!((100.0..110.0).contains(&latency), "{latency}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_the_broker_is_in_flight_and_grows_old() {
     let scrape = Scrape::new();

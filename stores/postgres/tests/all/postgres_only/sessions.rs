@@ -77,6 +77,27 @@ async fn a_relay_whose_session_is_another_one_keeps_what_it_owns() {
     assert_eq!((looked.leases.len(), looked.recheck), (0, Some(EVERY)));
 }
 
+/// The rule alone, with its clock handed in.
+#[tokio::test]
+async fn a_relay_is_dead_when_its_session_has_been_lost_for_half_a_second() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let victim = fixture.another().await;
+    lease(&victim, RelayId::new()).await;
+    drop(victim);
+    fixture.run(&format!("select 1 from ({END}) ended")).await;
+    fixture.until(&format!("select 1 - ({HELD})"), 1).await;
+    let watcher = RelayId::new().as_uuid();
+    let look = async |now: &str| {
+        let look = format!("outbox_end_lost_sessions('default', '{watcher}', {now})");
+        fixture.number(&format!("select coalesce({look}, -1) from outbox_relay r")).await
+    };
+    assert_eq!(look("outbox_now()").await, 500_000, "one look is not enough");
+    assert_eq!(look("r.session_lost_at + 499999").await, 1, "it may open another session");
+    assert_eq!(look("r.session_lost_at + 500000").await, -1, "there is nothing to look at any more");
+    let lived = "select expires_at - session_lost_at from outbox_relay";
+    assert_eq!(fixture.number(lived).await, 500_000);
+}
+
 #[tokio::test]
 async fn a_relay_that_leaves_leaves_no_lock_in_the_session_of_the_others() {
     let Some(fixture) = Fixture::new().await else { return };

@@ -10,8 +10,8 @@ use outbox_servers::{OrSkip, Proxy, RabbitMq};
 use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
 
 use crate::rabbitmq_only::support::{
-    consumer, declared, deliver, deliveries, eventually, finish, id_of, ids, messages, queue, revoked,
-    subscribe, subscription, topic, vhost, vhost_of,
+    consumer, declared, delete_queue, deliver, deliveries, eventually, finish, id_of, ids, messages, queue,
+    revoked, subscribe, subscription, topic, vhost,
 };
 use crate::rabbitmq_only::wiretap::Wiretap;
 
@@ -69,12 +69,10 @@ async fn what_was_received_over_a_lost_connection_is_not_acknowledged_over_the_n
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_that_was_deleted_is_consumed_anew() {
-    let Some((server, url)) = vhost() else { return };
+    let Some((_server, url)) = vhost() else { return };
     let transport = declared(&url).build().unwrap();
     let member = subscribe(&transport).await;
-    let host = vhost_of(&url).to_owned();
-    let delete = move || server.ctl(&["delete_queue", "-p", &host, "inventory:orders"]);
-    tokio::task::spawn_blocking(delete).await.unwrap();
+    delete_queue(&url, "inventory:orders").await;
     assert_eq!(revoked(&*member).await, 1);
     let sent = messages(&topic("orders"), &["a", "b"]);
     let (came, ()) = tokio::join!(finish(&*member, &sent), deliver(&transport, &sent));
@@ -85,7 +83,7 @@ async fn a_queue_that_was_deleted_is_consumed_anew() {
 /// deleted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_that_is_missing_delays_no_other_until_it_is_made() {
-    let Some((server, url)) = vhost() else { return };
+    let Some((_server, url)) = vhost() else { return };
     let owner = declared(&url).build().unwrap();
     owner.check().await.unwrap();
     let first = messages(&topic("orders"), &["a", "b"]);
@@ -104,9 +102,7 @@ async fn a_queue_that_is_missing_delays_no_other_until_it_is_made() {
     finish(&*member, &second).await;
     assert_eq!(member.problems(), []);
 
-    let host = vhost_of(&url).to_owned();
-    let delete = move || server.ctl(&["delete_queue", "-p", &host, "inventory:bills"]);
-    tokio::task::spawn_blocking(delete).await.unwrap();
+    delete_queue(&url, "inventory:bills").await;
     eventually("it is named", async || (!member.problems().is_empty()).then_some(())).await;
     let third = messages(&topic("orders"), &["a", "b"]);
     let (came, ()) = tokio::join!(finish(&*member, &third), deliver(&owner, &third));

@@ -2,20 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use lapin::options::QueueDeleteOptions;
 use outbox_contract::Timestamp;
 use outbox_contract::backend::{Deliveries, LossCause, OffsetReset, Subscription, Transport};
 
 use crate::rabbitmq_only::support::{
-    consumer, declared, deliver, eventually, finish, messages, subscribe, subscription, topic, vhost,
+    consumer, declared, delete_queue, deliver, eventually, finish, messages, subscribe, subscription, topic,
+    vhost,
 };
-
-async fn delete(url: &str) {
-    let connection = lapin::Connection::connect(url, lapin::ConnectionProperties::default()).await.unwrap();
-    let channel = connection.create_channel().await.unwrap();
-    channel.queue_delete("inventory:orders".into(), QueueDeleteOptions::default()).await.unwrap();
-    connection.close(200, "OK".into()).await.unwrap();
-}
 
 async fn waits(member: &dyn Deliveries, messages: u64) {
     let lag = async || {
@@ -62,7 +55,7 @@ async fn a_queue_that_was_deleted_is_said_to_be_lost() {
     let transport = declared(&url).build().unwrap();
     let member = subscribe(&transport).await;
     assert!(member.losses().is_empty(), "a new consumer has lost nothing");
-    delete(&url).await;
+    delete_queue(&url, "inventory:orders").await;
     let lost = async || {
         // It learns of it when it receives.
         let _ = tokio::time::timeout(std::time::Duration::from_millis(50), member.next()).await;
@@ -72,7 +65,7 @@ async fn a_queue_that_was_deleted_is_said_to_be_lost() {
     assert!(loss.cause == LossCause::Queue && loss.words.contains("inventory:orders"), "{loss}");
     member.close().await.unwrap();
 
-    delete(&url).await;
+    delete_queue(&url, "inventory:orders").await;
     let handled = BTreeMap::from([(topic("orders"), Timestamp::now())]);
     let again = subscription().with_handled(handled, OffsetReset::None);
     let member = transport.subscribe(again.clone()).await.unwrap();

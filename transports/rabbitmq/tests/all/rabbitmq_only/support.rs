@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use lapin::options::{QueueBindOptions, QueueDeclareOptions};
+use lapin::options::{QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use outbox_contract::backend::{
     Deliveries, Delivery, Outcome, Outcomes, Position, PublishBatch, Received, RelayId, Stored, Subscription,
@@ -177,6 +177,14 @@ pub(crate) fn class(outcome: &Option<Outcome>) -> &str {
         ) => &failure.class,
         None => "nothing",
     }
+}
+
+/// Deletes a queue, as a person would.
+pub(crate) async fn delete_queue(url: &str, name: &str) {
+    let connection = lapin::Connection::connect(url, lapin::ConnectionProperties::default()).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    channel.queue_delete(name.into(), QueueDeleteOptions::default()).await.unwrap();
+    connection.close(200, "OK".into()).await.unwrap();
 }
 
 /// Declares a queue as somebody else would, with these arguments, and binds it.

@@ -158,6 +158,47 @@ async fn what_was_trimmed_before_it_was_read_is_counted() {
     }
 }
 
+/// A member that lags keeps its unit: it finds at a heartbeat what it will never be given.
+#[tokio::test]
+async fn what_is_trimmed_under_a_member_that_lags_is_counted_once() {
+    for wish in [Redis::newest(), Redis::oldest(), Redis::valkey()] {
+        let Some(server) = wish.shared().or_skip() else { return };
+        for reset in [OffsetReset::Earliest, OffsetReset::None] {
+            let prefix = server.fresh_prefix();
+            let stream = format!("{prefix}:{{orders:0}}");
+            let transport = at(&server.url(), &prefix).units(1).build().unwrap();
+            let subscription =
+                Subscription::new(Consumer::new("reader").unwrap(), [topic()]).with_prefetch(2);
+            let handled = BTreeMap::from([(topic(), Timestamp::now())]);
+            let subscription = subscription.with_handled(handled, reset);
+            server.cli(&["XGROUP", "CREATE", &stream, "reader", "0", "MKSTREAM"]);
+            let member = transport.subscribe(subscription.clone()).await.unwrap();
+            let sent = messages(&["a"], 20);
+            deliver(&transport, &sent).await;
+            let mut came = Vec::new();
+            while came.len() < 2 {
+                came.extend(next_deliveries(&*member).await);
+            }
+            server.cli(&["XTRIM", &stream, "MAXLEN", "4"]);
+            let missing = Some(16 - came.len() as u64);
+            let found = losses(&*member).await;
+            let what = (found.len(), found[0].cause, found[0].messages);
+            assert_eq!(what, (1, LossCause::Trimmed, missing), "{} {reset}: {found:?}", server.name());
+            if reset == OffsetReset::None {
+                assert!(member.problems()[0].error.contains("offset_reset"));
+                continue;
+            }
+            sleep(Duration::from_secs(1)).await;
+            assert!(member.losses().is_empty(), "{}: it is said once", server.name());
+            member.close().await.unwrap();
+            let member = transport.subscribe(subscription).await.unwrap();
+            finish(&*member, &sent[16..]).await;
+            let again = member.losses();
+            assert!(again.iter().all(|loss| loss.messages == Some(came.len() as u64)), "{again:?}");
+        }
+    }
+}
+
 /// What a member was given, and did not finish: its ids are pending, and their entries are gone.
 #[tokio::test]
 async fn pending_entries_that_were_trimmed_are_counted() {
@@ -218,6 +259,19 @@ async fn an_eviction_policy_that_is_set_later_is_found_and_what_it_evicts_is_sai
     })
     .await;
     assert!(evicted[0].words.contains("noeviction"), "{evicted:?}");
+
+    // And at last the stream: the number of its messages goes with it, so nobody can tell it.
+    deliver(&transport, &messages(&["a"], 5)).await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let mut lost = Vec::new();
+    until("the position in the stream is missed", async || {
+        // Refused, after everything that is there was evicted for it.
+        let _ = server.try_cli(&["SET", "more", "x"]);
+        lost.extend(member.losses().into_iter().filter(|loss| loss.cause == LossCause::Position));
+        !lost.is_empty()
+    })
+    .await;
+    assert!(lost[0].unit.is_some() && lost[0].messages.is_none(), "{lost:?}");
 }
 
 /// It may be set on a server that runs: what was too large is so no more, and the other way round.
