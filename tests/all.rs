@@ -5,5 +5,6 @@ mod below;
 mod galera;
 mod inbox;
 mod matrix;
+mod retry_rules;
 mod settings;
 mod unit_of_work;

@@ -51,7 +51,9 @@ impl From<Exhausted> for Setting {
     fn from(exhausted: Exhausted) -> Self {
         Self::from(match exhausted {
             Exhausted::DeadLetter => "dead letter",
+            Exhausted::Discard => "discard",
             Exhausted::Hold => "hold",
+            Exhausted::PauseTopic => "pause topic",
         })
     }
 }
@@ -174,7 +176,8 @@ fn the_defaults_of_retries_are_those_of_the_book() {
     let page = page("configuration.md");
     let section =
         page.split("\n## ").find(|section| section.starts_with("Retry policy\n")).unwrap().to_owned();
-    assert_eq!((told(&section, "by_class"), policy.by_class.len()), ("none".into(), 0));
+    assert_eq!((told(&section, "rules"), policy.rules.len()), ("none".into(), 0));
+    assert_eq!((told(&section, "factor"), policy.factor.to_bits()), ("2".into(), 2_f64.to_bits()));
     assert_told!(section, policy, [max_attempts, first_delay, max_delay, exhausted]);
 }
 

@@ -4,8 +4,8 @@
 #[doc(inline)]
 pub use outbox_contract::{
     Admin, AppendError, AppendOptions, Codec, Consumer, DomainEvent, EventKey, Exhausted, Headers, Json, Key,
-    KeyId, Message, MessageId, Outbox, RetryPolicy, Route, Store, StoreError, StoreErrorKind, Timestamp,
-    Topic, Transactional, Transport, admin, async_trait, backend, inbox_route,
+    KeyId, Message, MessageId, Outbox, RetryPolicy, RetryRule, Route, Store, StoreError, StoreErrorKind,
+    Timestamp, Topic, Transactional, Transport, admin, async_trait, backend, inbox_route, retry,
 };
 pub use outbox_derive::DomainEvent;
 #[doc(inline)]
@@ -143,7 +143,7 @@ pub mod prelude {
     pub use crate::{
         Admin, Aggregate, AppendOptions, Consumer, DomainEvent, EventHandler, EventLog, Exhausted,
         HandlerContext, HandlerError, Inbox, InboxHandle, Key, KeyId, Mediator, Message, Outbox, Relay,
-        RelayHandle, RetryPolicy, Route, Service, ServiceHandle, Store, Topic, Transactional, Transport,
-        UnitOfWork, VersionMismatch, WorkError,
+        RelayHandle, RetryPolicy, RetryRule, Route, Service, ServiceHandle, Store, Topic, Transactional,
+        Transport, UnitOfWork, VersionMismatch, WorkError,
     };
 }

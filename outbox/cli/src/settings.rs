@@ -6,7 +6,6 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use outbox::RetryPolicy;
 use outbox::relay::{RelayConfig, duration};
 use outbox_dashboard::{Access, User};
 use serde::Deserialize;
@@ -47,8 +46,6 @@ pub(crate) struct Settings {
     pub(crate) relay: RelayConfig,
     /// Further routes of a relay, each with the URL of its broker.
     pub(crate) routes: BTreeMap<String, String>,
-    /// Retry policies of single topics.
-    pub(crate) topics: BTreeMap<String, RetryPolicy>,
     /// The web page.
     pub(crate) dashboard: Dashboard,
     /// Settings of RabbitMQ.
@@ -70,7 +67,6 @@ impl Default for Settings {
             log: "warn".to_owned(),
             relay: RelayConfig::default(),
             routes: BTreeMap::new(),
-            topics: BTreeMap::new(),
             dashboard: Dashboard::default(),
             rabbitmq: RabbitMq::default(),
             kafka: Kafka::default(),
@@ -262,8 +258,14 @@ fn path_of_variable(name: &str) -> String {
     }
 }
 
-/// Returns the value that a text means in a file: a number or a truth value as such.
+/// Returns the value that a text means in a file: a number, a truth value or a list as such.
 fn guessed(text: &str) -> Value {
+    if text.starts_with('[')
+        && let Ok(mut table) = format!("list = {text}").parse::<Table>()
+        && let Some(list) = table.remove("list")
+    {
+        return list;
+    }
     if let Ok(number) = text.parse() {
         return Value::Integer(number);
     }
@@ -273,8 +275,8 @@ fn guessed(text: &str) -> Value {
 fn set(table: &mut Table, path: &str, value: Value) -> Result<(), Failed> {
     let (mut table, mut rest) = (table, path);
     while let Some((first, after)) = rest.split_once('.') {
-        // Names of routes, topics and properties have dots of their own.
-        let has_free_names = matches!(first, "routes" | "topics" | "properties" | "operators" | "readers");
+        // Names of routes and properties have dots of their own.
+        let has_free_names = matches!(first, "routes" | "properties" | "operators" | "readers");
         let next = table.entry(first).or_insert_with(|| Value::Table(Table::new()));
         table = next.as_table_mut().ok_or_else(|| {
             Failed::usage(format!("invalid settings: {path}: {first} is no table; it has no {after}"))
@@ -300,11 +302,12 @@ mod tests {
     #[test]
     fn a_file_has_the_names_of_the_arguments() {
         let settings = read(
-            "store = 'sqlite:a'\nhistory = '3d'\n[relay]\nlease = '30s'\n[topics.'a.b']\nmax_attempts = 2\n",
+            "store = 'sqlite:a'\nhistory = '3d'\n[relay]\nlease = '30s'\n[[relay.retry.rules]]\ntopic = 'a.b'\nmax_attempts = 2\n",
         );
         let settings = settings.unwrap();
         assert_eq!(settings.history, Some(Duration::from_secs(3 * 86_400)));
-        assert_eq!((settings.relay.lease, settings.topics["a.b"].max_attempts), (Duration::from_secs(30), 2));
+        let rule = &settings.relay.retry.rules[0];
+        assert_eq!((settings.relay.lease, rule.max_attempts), (Duration::from_secs(30), Some(2)));
     }
 
     #[test]
@@ -348,6 +351,12 @@ mod tests {
         let settings = Settings::deserialize(Value::Table(table.clone())).unwrap();
         assert_eq!(settings.relay.retry.max_attempts, 3);
         assert_eq!(settings.routes["a.b"], "kafka://x");
+        let rules =
+            r#"[{topic = "a.*", max_attempts = "unlimited"}, {class = "timeout", exhausted = "discard"}]"#;
+        set(&mut table, "relay.retry.rules", guessed(rules)).unwrap();
+        let settings = Settings::deserialize(Value::Table(table.clone())).unwrap();
+        assert_eq!(settings.relay.retry.rules.len(), 2);
+        assert_eq!(guessed("[x"), Value::String("[x".to_owned()));
         table.insert("http".to_owned(), guessed("x"));
         assert!(set(&mut table, "http.port", guessed("1")).is_err());
     }

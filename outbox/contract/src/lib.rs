@@ -19,7 +19,7 @@ mod message;
 pub mod metric;
 mod name;
 mod options;
-mod retry;
+pub mod retry;
 mod writer;
 
 pub use admin::Admin;
@@ -37,7 +37,7 @@ pub use key::EventKey;
 pub use message::{DueTime, Message, MessageError, Outgoing};
 pub use name::{Consumer, Key, KeyId, NameError, Route, Topic};
 pub use options::AppendOptions;
-pub use retry::{Exhausted, RetryPolicy};
+pub use retry::{Exhausted, RetryPolicy, RetryRule};
 pub use writer::Outbox;
 
 /// Names used by the output of `#[derive(DomainEvent)]` only: they may change in any release.

@@ -42,6 +42,7 @@ metrics! {
     FAILED = "outbox_failed_total", Counter, "messages", ["route"], "Attempts that failed for a reason of the message itself.";
     UNKNOWN = "outbox_unknown_total", Counter, "messages", ["route"], "Attempts whose outcome is unknown; the relay repeats them.";
     DEAD_LETTERED = "outbox_dead_lettered_total", Counter, "messages", ["route"], "Messages that became dead letters.";
+    DISCARDED = "outbox_discarded_total", Counter, "messages", ["route"], "Messages that the retry policy deleted.";
     PARKED = "outbox_parked_total", Counter, "messages", ["route"], "Messages that were parked behind a failing key.";
     REFUSED = "outbox_refused_total", Counter, "transitions", ["route"], "Key transitions that the store rejected: a lease was lost, or an operator changed the key first.";
     RESETS = "outbox_resets_total", Counter, "resets", ["route"], "Restarts of a relay's pipeline, which reads the store again.";

@@ -1,11 +1,20 @@
-//! Retry schedule of a failed message, as a pure function.
+//! Retry policy: decides what follows a failure of a message, as a pure function.
 
-use std::borrow::Cow;
+mod rule;
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Retry policy: number of attempts, delays between them, and the action on exhaustion.
+use crate::failure::Failure;
+use crate::name::Topic;
+
+pub use rule::RetryRule;
+
+/// Retry policy: number of attempts, delays between them, and the action on exhaustion; with rules
+/// for single classes of failure and topics.
 ///
 /// The delay is exponential with *full jitter*: a uniform draw between zero and the exponential
 /// bound ("Exponential Backoff And Jitter", AWS Architecture Blog, 2015). Of the usual forms it
@@ -14,42 +23,67 @@ use serde::{Deserialize, Serialize};
 /// key. The draw is an argument, so that a seed replays it.
 ///
 /// ```
-/// use std::time::Duration;
 /// # extern crate outbox_contract as outbox;
-/// use outbox::{Exhausted, RetryPolicy};
+/// use std::time::Duration;
+/// use outbox::retry::{Decision, Tried};
+/// use outbox::{Exhausted, RetryPolicy, RetryRule};
+/// # use outbox::{Failure, Topic};
 ///
-/// let policy = RetryPolicy { max_attempts: 5, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
+/// let too_large = RetryRule {
+///     class: Some("message-too-large".into()),
+///     topic: Some("metrics.*".into()),
+///     exhausted: Some(Exhausted::Discard),
+///     ..RetryRule::default()
+/// };
+/// let policy = RetryPolicy { max_attempts: 5, rules: vec![too_large], ..RetryPolicy::default() };
+///
+/// let orders: Topic = "orders".parse()?;
+/// let timeout = Failure::new("timeout", "no answer");
 /// // After the third failure the bound is 4 s (1 s, doubled twice); a draw of one half waits half of it.
-/// assert_eq!(policy.delay(3, 0.5), Duration::from_secs(2));
+/// let decision = policy.decide(&orders, &timeout, Tried::Times(3), 0.5);
+/// assert_eq!(decision, Decision::Retry(Duration::from_secs(2)));
+///
+/// let metrics: Topic = "metrics.cpu".parse()?;
+/// let failure = Failure::new("message-too-large", "2 MB");
+/// assert_eq!(policy.decide(&metrics, &failure, Tried::Rejected, 0.5), Decision::Discard);
+/// assert_eq!(policy.decide(&orders, &failure, Tried::Rejected, 0.5), Decision::DeadLetter);
+/// # Ok::<(), outbox::NameError>(())
 /// ```
 ///
 /// In configuration files, a policy has the same names, and may leave out what has its default:
-/// `{"max_attempts": 5, "max_delay": "1m", "exhausted": "hold", "by_class": {"timeout": 1}}`.
+/// `{"max_attempts": 5, "max_delay": "1m", "exhausted": "hold", "rules": [{"class": "timeout",
+/// "max_attempts": "unlimited"}]}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryPolicy {
-    /// Maximum number of attempts in total, from 1. Default 12. With the other defaults the
-    /// attempts end after about nine minutes, because delays are drawn at random, and after 18.5
-    /// minutes at most. Both exclude the duration of the attempts themselves.
+    /// Maximum number of attempts in total, from 1, or [`UNLIMITED`](Self::UNLIMITED), which files
+    /// write as `"unlimited"`. Default 12. With the other defaults the attempts end after about
+    /// nine minutes, because delays are drawn at random, and after 18.5 minutes at most. Both
+    /// exclude the duration of the attempts themselves.
+    #[serde(with = "attempts")]
     pub max_attempts: u32,
     /// Bound of the first delay, at most 30 days. Default 1 s.
     #[serde(with = "crate::duration")]
     pub first_delay: Duration,
+    /// Factor by which the bound grows with each attempt, from 1 to 100. Default 2.
+    pub factor: f64,
     /// Bound to which delays grow, at most 30 days. Default 5 minutes.
     #[serde(with = "crate::duration")]
     pub max_delay: Duration,
     /// Action when the attempts are exhausted. Default: dead letter.
     pub exhausted: Exhausted,
-    /// Failure classes with fewer or more attempts than `max_attempts`.
-    #[serde(with = "by_class")]
-    pub by_class: Vec<(Cow<'static, str>, u32)>,
+    /// Exceptions for classes of failure and topics. The first rule that matches a failure applies
+    /// to it, and what that rule leaves out is as above.
+    pub rules: Vec<RetryRule>,
 }
 
 /// Maximum bound of a delay: far beyond any useful wait, and within the date range of every
 /// database.
 const MAX_DELAY: Duration = Duration::from_secs(30 * 86_400);
+/// Maximum growth of delays: more is a typing error.
+const MAX_FACTOR: f64 = 100.0;
 
-/// Action for a message whose attempts are exhausted, or which the broker rejected permanently.
+/// Action for a message whose attempts are exhausted, or which was rejected permanently.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exhausted {
@@ -57,27 +91,48 @@ pub enum Exhausted {
     /// gap.
     #[default]
     DeadLetter,
+    /// The message is deleted, and its key continues with the next one. It can't be requeued: the
+    /// audit and the log name its id, and a metric counts it.
+    Discard,
     /// The key waits, in order and without a gap, until an operator retries, skips or discards.
     Hold,
+    /// The topic is paused on all relays, as by an operator, until an operator resumes it. The
+    /// message keeps its attempts, and is tried again then: if it fails, the topic is paused again.
+    PauseTopic,
 }
 
-/// Attempts by class, as a table in configuration.
-mod by_class {
-    use std::borrow::Cow;
-    use std::collections::BTreeMap;
+/// Number of failures of a message, as the argument of a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tried {
+    /// It failed this many times, from 1, and a retry may succeed.
+    Times(u32),
+    /// It was rejected: no retry can succeed, so its attempts are exhausted.
+    Rejected,
+}
 
-    use serde::{Deserialize, Deserializer, Serializer};
+/// Decision of a policy on a failed message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It is tried again after this delay.
+    Retry(Duration),
+    /// It becomes a dead letter.
+    DeadLetter,
+    /// It is deleted.
+    Discard,
+    /// Its key is held.
+    Hold,
+    /// Its topic is paused. It is tried again once the topic is resumed, and this delay is over.
+    PauseTopic(Duration),
+}
 
-    type Classes = Vec<(Cow<'static, str>, u32)>;
-
-    pub(super) fn serialize<S: Serializer>(classes: &Classes, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(classes.iter().map(|(class, attempts)| (class, attempts)))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Classes, D::Error> {
-        let classes = BTreeMap::<String, u32>::deserialize(deserializer)?;
-        Ok(classes.into_iter().map(|(class, attempts)| (class.into(), attempts)).collect())
-    }
+/// Settings in force for a class of failure in a topic.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Terms {
+    max_attempts: u32,
+    first_delay: Duration,
+    factor: f64,
+    max_delay: Duration,
+    exhausted: Exhausted,
 }
 
 impl Default for RetryPolicy {
@@ -85,138 +140,184 @@ impl Default for RetryPolicy {
         Self {
             max_attempts: 12,
             first_delay: Duration::from_secs(1),
+            factor: 2.0,
             max_delay: Duration::from_secs(300),
             exhausted: Exhausted::default(),
-            by_class: Vec::new(),
+            rules: Vec::new(),
         }
     }
 }
 
 impl RetryPolicy {
-    /// Returns true if the attempts are exhausted after `attempts` failures, the last of this
-    /// class.
-    #[must_use]
-    pub fn is_exhausted(&self, attempts: u32, class: &str) -> bool {
-        let by_class = self.by_class.iter().find(|(name, _)| name == class);
-        attempts >= by_class.map_or(self.max_attempts, |(_, most)| *most)
-    }
+    /// Number of attempts that are never exhausted.
+    pub const UNLIMITED: u32 = u32::MAX;
 
-    /// Returns the delay after the `attempts`-th failure (from 1), given a uniform draw from 0
+    /// Decides what follows a failure of a message of this topic, given a uniform draw from 0
     /// (included) to 1.
     #[must_use]
-    pub fn delay(&self, attempts: u32, draw: f64) -> Duration {
-        let doublings = attempts.saturating_sub(1).min(31);
-        let bound = self.first_delay.saturating_mul(1 << doublings).min(self.max_delay);
-        // A bound longer than any clock, which `problems` rejects, may overflow a duration in this
-        // product.
-        Duration::try_from_secs_f64(bound.as_secs_f64() * draw.clamp(0.0, 1.0)).unwrap_or(bound)
+    pub fn decide(&self, topic: &Topic, failure: &Failure, tried: Tried, draw: f64) -> Decision {
+        let terms = self.terms(topic, &failure.class);
+        match tried {
+            Tried::Times(attempts) if !terms.is_exhausted(attempts) => {
+                Decision::Retry(terms.delay(attempts, draw))
+            }
+            Tried::Times(_) | Tried::Rejected => match terms.exhausted {
+                Exhausted::DeadLetter => Decision::DeadLetter,
+                Exhausted::Discard => Decision::Discard,
+                Exhausted::Hold => Decision::Hold,
+                // The shortest delay: whoever resumes the topic waits for its retry.
+                Exhausted::PauseTopic => Decision::PauseTopic(terms.delay(1, draw)),
+            },
+        }
+    }
+
+    /// Returns the maximum number of attempts of messages of this topic that fail with this class.
+    #[must_use]
+    pub fn attempts_of(&self, topic: &Topic, class: &str) -> u32 {
+        self.terms(topic, class).max_attempts
+    }
+
+    fn terms(&self, topic: &Topic, class: &str) -> Terms {
+        let rule = self.rules.iter().find(|rule| rule.matches(topic, class));
+        rule.map_or_else(|| self.own_terms(), |rule| self.terms_of(rule))
+    }
+
+    fn own_terms(&self) -> Terms {
+        let Self { max_attempts, first_delay, factor, max_delay, exhausted, rules: _ } = *self;
+        Terms { max_attempts, first_delay, factor, max_delay, exhausted }
+    }
+
+    fn terms_of(&self, rule: &RetryRule) -> Terms {
+        Terms {
+            max_attempts: rule.max_attempts.unwrap_or(self.max_attempts),
+            first_delay: rule.first_delay.unwrap_or(self.first_delay),
+            factor: rule.factor.unwrap_or(self.factor),
+            max_delay: rule.max_delay.unwrap_or(self.max_delay),
+            exhausted: rule.exhausted.unwrap_or(self.exhausted),
+        }
     }
 
     /// Lists all faults of this policy; empty if it is valid.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        if self.max_attempts == 0 {
-            problems.push("retry.max_attempts is 0; a message is tried at least once".to_owned());
-        }
-        if self.first_delay.is_zero() {
-            problems
-                .push("retry.first_delay is 0; a failing message would be tried without a pause".to_owned());
-        }
-        if self.max_delay < self.first_delay {
-            problems.push(format!(
-                "retry.max_delay ({:?}) is shorter than retry.first_delay ({:?}); make it at least as long",
-                self.max_delay, self.first_delay
-            ));
-        }
-        for (name, delay) in [("first_delay", self.first_delay), ("max_delay", self.max_delay)] {
-            if delay > MAX_DELAY {
-                problems.push(format!("retry.{name} is {delay:?}; give it at most 30 days ({MAX_DELAY:?})"));
+        let mut problems = self.own_terms().problems("retry.", self.max_attempts == 0);
+        for (index, rule) in self.rules.iter().enumerate() {
+            let place = format!("retry.rules[{index}] ({rule}): ");
+            problems.extend(rule.problems().into_iter().map(|problem| format!("{place}{problem}")));
+            if rule.has_delays() {
+                problems.extend(self.terms_of(rule).problems(&place, false));
             }
-        }
-        if let Some((class, _)) = self.by_class.iter().find(|(_, most)| *most == 0) {
-            problems
-                .push(format!("retry.by_class gives {class:?} 0 attempts; a message is tried at least once"));
+            let covering = self.rules[..index].iter().position(|earlier| earlier.covers(rule));
+            if let Some(earlier) = covering {
+                problems.push(format!(
+                    "{place}it never applies, because retry.rules[{earlier}] ({}) comes first and matches \
+                     all that it matches; put it before that rule, or remove it",
+                    self.rules[earlier]
+                ));
+            }
         }
         problems
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
+impl Terms {
+    const fn is_exhausted(&self, attempts: u32) -> bool {
+        self.max_attempts != RetryPolicy::UNLIMITED && attempts >= self.max_attempts
+    }
 
-    use super::*;
+    /// Returns the delay after the `attempts`-th failure.
+    fn delay(&self, attempts: u32, draw: f64) -> Duration {
+        // A growth beyond any number is infinite, and stays above the bound.
+        let growth = self.factor.powi(i32::try_from(attempts.saturating_sub(1)).unwrap_or(i32::MAX));
+        let max = self.max_delay.as_secs_f64();
+        let bound = (self.first_delay.as_secs_f64() * growth).min(max);
+        // A delay longer than any clock, which `problems` rejects, may overflow a duration.
+        Duration::try_from_secs_f64(bound * draw.clamp(0.0, 1.0))
+            .unwrap_or(self.max_delay)
+            .min(self.max_delay)
+    }
 
-    proptest! {
-        #[test]
-        fn no_wait_exceeds_its_bound(attempts in 0..u32::MAX, draw in 0.0..1.0_f64) {
-            let policy = RetryPolicy::default();
-            let wait = policy.delay(attempts, draw);
-            prop_assert!(wait <= policy.max_delay);
-            prop_assert!(wait <= policy.delay(attempts, 1.0));
-            prop_assert!(policy.delay(attempts, 1.0) <= policy.delay(attempts.saturating_add(1), 1.0));
+    /// Lists what is wrong with these settings, each named behind `place`.
+    fn problems(&self, place: &str, is_never_tried: bool) -> Vec<String> {
+        let mut problems = Vec::new();
+        if is_never_tried {
+            problems.push(format!("{place}max_attempts is 0; a message is tried at least once"));
+        }
+        if self.first_delay.is_zero() {
+            problems
+                .push(format!("{place}first_delay is 0; a failing message would be tried without a pause"));
+        }
+        if !(1.0..=MAX_FACTOR).contains(&self.factor) {
+            problems.push(format!("{place}factor is {}; give it 1 to {MAX_FACTOR}", self.factor));
+        }
+        if self.max_delay < self.first_delay {
+            problems.push(format!(
+                "{place}max_delay ({:?}) is shorter than first_delay ({:?}); make it at least as long",
+                self.max_delay, self.first_delay
+            ));
+        }
+        for (name, delay) in [("first_delay", self.first_delay), ("max_delay", self.max_delay)] {
+            if delay > MAX_DELAY {
+                problems.push(format!("{place}{name} is {delay:?}; give it at most 30 days ({MAX_DELAY:?})"));
+            }
+        }
+        problems
+    }
+}
+
+/// A number of attempts, or `"unlimited"`.
+mod attempts {
+    use serde::de::{Deserializer, Error};
+    use serde::{Deserialize, Serialize, Serializer};
+
+    use super::RetryPolicy;
+
+    const WORD: &str = "unlimited";
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged, expecting = "invalid number of attempts: give it a number, or \"unlimited\"")]
+    enum Text {
+        Number(u32),
+        Word(String),
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+    pub(super) fn serialize<S: Serializer>(attempts: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+        match *attempts {
+            RetryPolicy::UNLIMITED => WORD.serialize(serializer),
+            number => number.serialize(serializer),
         }
     }
 
-    #[test]
-    fn waits_of_any_length_are_refused_in_words_and_overflow_nothing() {
-        let policy = RetryPolicy { max_delay: Duration::MAX, ..RetryPolicy::default() };
-        let problems = policy.problems();
-        assert!(problems.len() == 1 && problems[0].starts_with("retry.max_delay"), "{problems:?}");
-        let policy = RetryPolicy { first_delay: Duration::MAX, ..policy };
-        assert_eq!(policy.problems().len(), 2);
-        for draw in [0.0, 0.5, 1.0, 2.0, f64::NAN, f64::INFINITY] {
-            assert!(policy.delay(u32::MAX, draw) <= Duration::MAX);
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+        match Text::deserialize(deserializer)? {
+            Text::Number(number) => Ok(number),
+            Text::Word(word) if word == WORD => Ok(RetryPolicy::UNLIMITED),
+            Text::Word(word) => Err(D::Error::custom(format!(
+                "invalid number of attempts {word:?}: give it a number, or {WORD:?}"
+            ))),
         }
-        let most = RetryPolicy { first_delay: MAX_DELAY, max_delay: MAX_DELAY, ..policy };
-        assert_eq!((most.problems().len(), most.delay(9, 1.0)), (0, MAX_DELAY));
     }
 
-    /// The values that the documentation states for the defaults.
-    #[test]
-    fn the_defaults_give_up_after_nine_minutes_or_nineteen_at_most() {
-        let policy = RetryPolicy::default();
-        let over = |draw| (1..policy.max_attempts).map(|attempts| policy.delay(attempts, draw)).sum();
-        let (average, longest): (Duration, Duration) = (over(0.5), over(1.0));
-        assert_eq!((average.as_secs() / 60, longest.as_secs()), (9, 1_111));
-    }
+    /// The same where it may be missing.
+    pub(super) mod option {
+        use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    #[test]
-    fn a_class_can_have_its_own_number_of_attempts() {
-        let policy = RetryPolicy { by_class: vec![("declined".into(), 1)], ..RetryPolicy::default() };
-        assert!(policy.is_exhausted(1, "declined"));
-        assert!(!policy.is_exhausted(1, "timeout") && policy.is_exhausted(12, "timeout"));
-    }
+        #[derive(Serialize, Deserialize)]
+        struct Attempts(#[serde(with = "super")] u32);
 
-    #[test]
-    fn a_policy_in_a_file_has_the_same_names_and_what_it_leaves_out_has_its_default() {
-        let text = r#"{"max_attempts":5,"max_delay":"1m","exhausted":"hold","by_class":{"timeout":1}}"#;
-        let policy: RetryPolicy = serde_json::from_str(text).unwrap();
-        let expected = RetryPolicy {
-            max_attempts: 5,
-            max_delay: Duration::from_secs(60),
-            exhausted: Exhausted::Hold,
-            by_class: vec![("timeout".into(), 1)],
-            ..RetryPolicy::default()
-        };
-        assert_eq!(policy, expected);
-        let again = serde_json::to_string(&policy).unwrap();
-        assert_eq!(serde_json::from_str::<RetryPolicy>(&again).unwrap(), policy, "{again}");
-        let error = serde_json::from_str::<RetryPolicy>(r#"{"attempts": 5}"#).unwrap_err().to_string();
-        assert!(error.contains("`attempts`") && error.contains("`max_attempts`"), "{error}");
-    }
+        #[expect(clippy::ref_option, reason = "the signature that serde calls")]
+        pub(in crate::retry) fn serialize<S: Serializer>(
+            attempts: &Option<u32>,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
+            attempts.map(Attempts).serialize(serializer)
+        }
 
-    #[test]
-    fn every_problem_is_reported_at_once() {
-        let policy = RetryPolicy {
-            max_attempts: 0,
-            first_delay: Duration::from_secs(9),
-            max_delay: Duration::from_secs(1),
-            by_class: vec![("timeout".into(), 0)],
-            ..RetryPolicy::default()
-        };
-        assert_eq!(policy.problems().len(), 3);
-        assert!(RetryPolicy::default().problems().is_empty());
+        pub(in crate::retry) fn deserialize<'de, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<Option<u32>, D::Error> {
+            Ok(Option::<Attempts>::deserialize(deserializer)?.map(|attempts| attempts.0))
+        }
     }
 }

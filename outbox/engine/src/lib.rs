@@ -4,6 +4,7 @@
 mod inbox;
 mod mailbox;
 mod mediator;
+mod pausing;
 mod relay;
 mod service;
 mod telemetry;

@@ -24,6 +24,10 @@ pub enum Fault {
     Failed,
     /// The message is reported rejected, and not sent.
     Rejected,
+    /// As `Failed`, with this class of failure.
+    FailedAs(&'static str),
+    /// As `Rejected`, with this class of failure.
+    RejectedAs(&'static str),
     /// The message is reported unknown, and not sent: the request was lost.
     UnknownWithoutEffect,
     /// The message and its followers of the same key in the batch are sent, but reported unknown:
@@ -352,6 +356,12 @@ impl State {
                 None => match self.fault(stored.message.id) {
                     None => Fate::Send,
                     Some(Fault::Failed) => Fate::Report(Outcome::Failed(failure("a failure was injected"))),
+                    Some(Fault::FailedAs(class)) => {
+                        Fate::Report(Outcome::Failed(Failure::new(class, "a failure was injected")))
+                    }
+                    Some(Fault::RejectedAs(class)) => {
+                        Fate::Report(Outcome::Rejected(Failure::new(class, "a rejection was injected")))
+                    }
                     Some(Fault::Rejected) => {
                         Fate::Report(Outcome::Rejected(failure("a rejection was injected")))
                     }

@@ -190,9 +190,9 @@ impl Store for MemoryStore {
     }
 
     async fn transition(&self, transitions: &[KeyTransition]) -> Result<Vec<Transitioned>, StoreError> {
-        Ok(self
-            .shared
-            .statement(|tables, now| transitions.iter().map(|step| tables.transition(step, now)).collect()))
+        Ok(self.shared.statement(|tables, now| {
+            transitions.iter().map(|step| tables.transition(step, &self.actor, now)).collect()
+        }))
     }
 
     async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {

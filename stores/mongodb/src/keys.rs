@@ -166,13 +166,16 @@ impl KeyIn<'_> {
 
     /// Makes a dead letter of a row, hot or parked. False: it is neither.
     pub(crate) async fn bury(&mut self, row: RowId, death: &Death) -> Result<bool, Failed> {
-        let mut found = self.take_hot(&[row]).await?;
-        if found.is_empty() {
-            found = self.take_parked(self.behind_at(&[row]), 1).await?;
-        }
+        let found = self.take(row).await?;
         let is_there = !found.is_empty();
         self.die(found, |_| death.clone()).await?;
         Ok(is_there)
+    }
+
+    /// Takes a row of the key out, hot or parked. Returns nothing if it is neither.
+    pub(crate) async fn take(&mut self, row: RowId) -> Result<Vec<Document>, Failed> {
+        let found = self.take_hot(&[row]).await?;
+        if found.is_empty() { self.take_parked(self.behind_at(&[row]), 1).await } else { Ok(found) }
     }
 
     /// Takes parked rows in order: the first so many of them (0: all), within the bounds of a transaction where there are several.

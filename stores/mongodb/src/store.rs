@@ -259,7 +259,7 @@ impl Store for MongoDbStore {
     }
 
     async fn transition(&self, transitions: &[KeyTransition]) -> Result<Vec<Transitioned>, StoreError> {
-        transition::transition(self.database(), transitions).await
+        transition::transition(self.database(), transitions, self.actor()).await
     }
 
     async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {

@@ -6,10 +6,12 @@
 //! message. A step looks first and is refused before it has changed anything.
 
 use mongodb::ClientSession;
+use outbox_contract::admin::Actor;
 use outbox_contract::backend::rules::failing_key;
-use outbox_contract::backend::{KeyTransition, Step, Transitioned};
+use outbox_contract::backend::{AuditNote, KeyTransition, Step, Transitioned};
 use outbox_contract::{Route, StoreError, async_trait};
 
+use crate::audit;
 use crate::database::Database;
 use crate::error::Failed;
 use crate::fence::Fence;
@@ -22,6 +24,7 @@ const MAX_STEPS: usize = 50;
 pub(crate) async fn transition(
     database: &Database,
     transitions: &[KeyTransition],
+    actor: &Actor,
 ) -> Result<Vec<Transitioned>, StoreError> {
     let mut answers = Vec::with_capacity(transitions.len());
     for of_route in transitions.chunk_by(|one, next| one.route == next.route) {
@@ -29,7 +32,7 @@ pub(crate) async fn transition(
         let mut attempts = Attempts::new(database.options.conflict_timeout);
         while let Some(first) = rest.first() {
             let (steps, later) = rest.split_at(most.min(rest.len()));
-            match once(database, &Steps { route: &first.route, steps }, &attempts).await {
+            match once(database, &Steps { route: &first.route, steps, actor }, &attempts).await {
                 Ok(done) => {
                     answers.extend(done);
                     rest = later;
@@ -49,6 +52,7 @@ pub(crate) async fn transition(
 struct Steps<'a> {
     route: &'a Route,
     steps: &'a [KeyTransition],
+    actor: &'a Actor,
 }
 
 #[async_trait]
@@ -67,7 +71,7 @@ impl Work for Steps<'_> {
                 let (route, now, step) = (self.route, fence.ownership().now(), fence.step());
                 let (key, bucket) = (&transition.key, transition.bucket);
                 KeyIn { database, session: &mut *session, route, key, bucket, now, step }
-                    .transition(transition)
+                    .transition(transition, self.actor)
                     .await?
             } else {
                 Transitioned::LeaseLost
@@ -83,11 +87,14 @@ impl Work for Steps<'_> {
 }
 
 impl KeyIn<'_> {
-    async fn transition(mut self, transition: &KeyTransition) -> Result<Transitioned, Failed> {
+    async fn transition(mut self, transition: &KeyTransition, actor: &Actor) -> Result<Transitioned, Failed> {
         let state = self.state().await?;
         let step = &transition.step;
         if failing_key::is_stale(state.as_ref(), transition) || !self.move_messages(step).await? {
             return Ok(Transitioned::Stale);
+        }
+        if let Some((note, id)) = AuditNote::discarded(actor, transition) {
+            audit::write(self.database, &mut *self.session, &note, self.now, (1, &[id])).await?;
         }
         let first = match failing_key::depends_on_first(state.as_ref(), step) {
             true => self.first_parked().await?,
@@ -110,7 +117,8 @@ impl KeyIn<'_> {
                 Ok(is_there)
             }
             Step::Park { rows } => self.park(rows).await.map(|_| true),
-            Step::Bury { row, reason, attempts, first, last } => {
+            Step::Bury { row, discard: true, .. } => Ok(!self.take(*row).await?.is_empty()),
+            Step::Bury { row, discard: false, reason, attempts, first, last } => {
                 let death = Death {
                     reason: (*reason).to_owned(),
                     attempts: i64::from(*attempts),

@@ -357,7 +357,7 @@ impl Store for MySqlStore {
             return Ok(Vec::new());
         }
         let work = async |connection: &mut MySqlConnection| {
-            transition::transition(connection, transitions, self.keeps_history()).await
+            transition::transition(connection, transitions, self.actor(), self.keeps_history()).await
         };
         self.on("transition", &self.lines().transitioning, work).await
     }

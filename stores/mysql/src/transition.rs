@@ -6,20 +6,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use outbox_contract::admin::Actor;
 use outbox_contract::backend::rules::failing_key;
-use outbox_contract::backend::{KeyTransition, RowId, Step, Transitioned};
+use outbox_contract::backend::{AuditNote, KeyTransition, RowId, Step, Transitioned};
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::key::{KeyIn, take_versions};
 use crate::lease::now;
 use crate::line::in_transaction;
-use crate::sql;
 use crate::stripes::in_open_transaction;
+use crate::{audit, sql};
 
 pub(crate) async fn transition(
     connection: &mut MySqlConnection,
     transitions: &[KeyTransition],
+    actor: &Actor,
     history: bool,
 ) -> Result<Vec<Transitioned>, sqlx::Error> {
     let mut next_version = take_versions(connection, transitions.len()).await?;
@@ -31,7 +33,7 @@ pub(crate) async fn transition(
             let now = now(connection).await?;
             let is_held = leases.get(&place(transition)).is_some_and(|lease| lease.is_held(transition, now));
             answers.push(if is_held {
-                step(connection, transition, now, next_version, history).await?
+                step(connection, transition, (now, next_version), actor, history).await?
             } else {
                 Transitioned::LeaseLost
             });
@@ -45,8 +47,8 @@ pub(crate) async fn transition(
 async fn step(
     connection: &mut MySqlConnection,
     transition: &KeyTransition,
-    now: i64,
-    next_version: i64,
+    (now, next_version): (i64, i64),
+    actor: &Actor,
     history: bool,
 ) -> Result<Transitioned, sqlx::Error> {
     let KeyTransition { route, key, bucket, step, .. } = transition;
@@ -54,6 +56,9 @@ async fn step(
     let state = key.state().await?;
     if failing_key::is_stale(state.as_ref(), transition) || !key.move_messages(step, history).await? {
         return Ok(Transitioned::Stale);
+    }
+    if let Some((note, id)) = AuditNote::discarded(actor, transition) {
+        audit::write(&mut *key.connection, &note, 1, &[id]).await?;
     }
     let first = match failing_key::depends_on_first(state.as_ref(), step) {
         true => key.first_parked().await?,
@@ -163,6 +168,7 @@ impl KeyIn<'_> {
                 Ok(is_there)
             }
             Step::Park { rows } => self.park(rows).await.map(|()| true),
+            Step::Bury { row, discard: true, .. } => self.drop_message(*row).await,
             Step::Bury { row, .. } => self.bury(*row, step).await,
             Step::Resume { delivered } => self.deliver(delivered, history).await.map(|()| true),
         }
@@ -184,6 +190,18 @@ impl KeyIn<'_> {
         self.execute(sqlx::query(sql::PARK).bind(self.now).bind(&rows)).await?;
         self.execute(sqlx::query(sql::PARK_REMOVE).bind(&rows)).await?;
         Ok(())
+    }
+
+    /// Deletes a message of the key, hot or parked. False: it is neither.
+    async fn drop_message(&mut self, row: RowId) -> Result<bool, sqlx::Error> {
+        let is_there = self.is_there(row).await?;
+        if is_there {
+            let rows = sql::rows(&[row]);
+            let settle = sqlx::query(sql::SETTLE).bind(&rows).bind(self.route.as_str().as_bytes());
+            settle.execute(&mut *self.connection).await?;
+            self.execute(sqlx::query(sql::RESUME).bind(&rows)).await?;
+        }
+        Ok(is_there)
     }
 
     /// Makes a dead letter of a message, hot or parked. False: it is neither.

@@ -294,6 +294,22 @@ begin
     return found;
 end $$;
 
+-- Deletes one message, hot or parked, and records that: an object of actor, operation and detail. False if it is neither.
+create function outbox_drop(of_route text, of_topic text, of_key text, at_position bigint, of_id uuid, note jsonb) returns boolean
+    language plpgsql set search_path from current
+    as $$
+begin
+    delete from outbox_message m where m.position = at_position and m.id = of_id and m.route = of_route;
+    if not found then
+        delete from outbox_parked p where p.position = at_position and p.id = of_id and p.route = of_route;
+    end if;
+    if not found then
+        return false;
+    end if;
+    perform outbox_note(note ->> 'actor', note ->> 'operation', of_route, of_topic, of_key, note ->> 'detail', 1, array[of_id]);
+    return true;
+end $$;
+
 -- The id of the first parked message of a key.
 create function outbox_first_parked(of_route text, of_topic text, of_key text) returns uuid
     language sql stable set search_path from current
@@ -366,7 +382,11 @@ begin
     end if;
 
     if s ->> 'step' = 'bury' then
-        if not outbox_bury(of_route, positions[1], ids[1], s ->> 'reason', (s ->> 'attempts')::bigint, s ->> 'first', s ->> 'last') then
+        if s -> 'discard' is not null then
+            if not outbox_drop(of_route, of_topic, of_key, positions[1], ids[1], s -> 'discard') then
+                return -2;
+            end if;
+        elsif not outbox_bury(of_route, positions[1], ids[1], s ->> 'reason', (s ->> 'attempts')::bigint, s ->> 'first', s ->> 'last') then
             return -2;
         end if;
         if state.version is null then

@@ -432,7 +432,8 @@ impl Store for PostgresStore {
             return Ok(Vec::new());
         }
         let work = async |connection: &mut PgConnection| {
-            transition::transition(connection, self.sql(), transitions, self.keeps_history()).await
+            transition::transition(connection, self.sql(), transitions, self.actor(), self.keeps_history())
+                .await
         };
         self.on("transition", &self.lines().transitioning, work).await
     }

@@ -4,8 +4,9 @@
 //! program can be paused in the middle of it while the lease is locked. `0003_relay.sql` defines
 //! the steps and the fence.
 
+use outbox_contract::admin::Actor;
 use outbox_contract::backend::rules::micros;
-use outbox_contract::backend::{KeyTransition, RowId, Step, Then, Transitioned};
+use outbox_contract::backend::{AuditNote, KeyTransition, RowId, Step, Then, Transitioned};
 use serde_json::{Value, json};
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
@@ -20,9 +21,10 @@ pub(crate) async fn transition(
     connection: &mut PgConnection,
     sql: &Statements,
     transitions: &[KeyTransition],
+    actor: &Actor,
     history: bool,
 ) -> Result<Vec<Transitioned>, sqlx::Error> {
-    let steps = Value::from_iter(transitions.iter().map(step)).to_string();
+    let steps = Value::from_iter(transitions.iter().map(|transition| step(transition, actor))).to_string();
     let row = sql.query(&sql.transition).bind(steps).bind(history).fetch_one(connection).await?;
     let answers: Vec<i64> = row.try_get(0)?;
     if answers.len() != transitions.len() {
@@ -42,7 +44,7 @@ fn answer(number: i64) -> Transitioned {
 }
 
 /// Returns a transition as the function takes it.
-fn step(transition: &KeyTransition) -> Value {
+fn step(transition: &KeyTransition, actor: &Actor) -> Value {
     let mut step = json!({
         "route": transition.route.as_str(),
         "relay": transition.relay.as_uuid().to_string(),
@@ -71,7 +73,13 @@ fn step(transition: &KeyTransition) -> Value {
             )
         }
         Step::Park { rows } => rows_and(rows, json!({ "step": "park" })),
-        Step::Bury { row, reason, attempts, first, last } => rows_and(
+        Step::Bury { row, discard: true, .. } => {
+            let note = AuditNote::discarded(actor, transition).map(|(note, _)| {
+                json!({ "actor": note.actor.as_str(), "operation": note.operation, "detail": note.detail })
+            });
+            rows_and(&[*row], json!({ "step": "bury", "discard": note }))
+        }
+        Step::Bury { row, discard: false, reason, attempts, first, last } => rows_and(
             &[*row],
             json!({
                 "step": "bury",

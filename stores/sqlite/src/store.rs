@@ -247,7 +247,7 @@ impl Store for SqliteStore {
     }
 
     async fn transition(&self, transitions: &[KeyTransition]) -> Result<Vec<Transitioned>, StoreError> {
-        transition::transition(&self.pools().deciding, transitions, self.keeps_history())
+        transition::transition(&self.pools().deciding, transitions, self.actor(), self.keeps_history())
             .await
             .map_err(|error| store_error("transition", error))
     }

@@ -4,8 +4,9 @@
 //! can take a lease, change a key or move a message while a step looks and acts. A step looks first
 //! and is refused before it has changed anything.
 
+use outbox_contract::admin::Actor;
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
-use outbox_contract::backend::{Bucket, KeyTransition, RowId, Step, Transitioned};
+use outbox_contract::backend::{AuditNote, Bucket, KeyTransition, RowId, Step, Transitioned};
 use outbox_contract::{Failure, KeyId, MessageId, Route, Timestamp};
 use sqlx::Row;
 use sqlx::query::Query;
@@ -14,7 +15,7 @@ use uuid::Uuid;
 
 use crate::lease::now;
 use crate::settle::Rows;
-use crate::sql;
+use crate::{audit, sql};
 
 /// One key, in a transaction.
 pub(crate) struct KeyIn<'a> {
@@ -29,6 +30,7 @@ pub(crate) struct KeyIn<'a> {
 pub(crate) async fn transition(
     pool: &SqlitePool,
     transitions: &[KeyTransition],
+    actor: &Actor,
     history: bool,
 ) -> Result<Vec<Transitioned>, sqlx::Error> {
     if transitions.is_empty() {
@@ -40,7 +42,7 @@ pub(crate) async fn transition(
     for transition in transitions {
         let KeyTransition { route, key, bucket, .. } = transition;
         let key = KeyIn { connection: &mut tx, route, key, bucket: *bucket, now };
-        answers.push(key.transition(transition, history).await?);
+        answers.push(key.transition(transition, actor, history).await?);
     }
     tx.commit().await?;
     Ok(answers)
@@ -50,6 +52,7 @@ impl KeyIn<'_> {
     async fn transition(
         mut self,
         transition: &KeyTransition,
+        actor: &Actor,
         history: bool,
     ) -> Result<Transitioned, sqlx::Error> {
         if !self.holds_lease(transition).await? {
@@ -59,6 +62,9 @@ impl KeyIn<'_> {
         let step = &transition.step;
         if failing_key::is_stale(state.as_ref(), transition) || !self.move_messages(step, history).await? {
             return Ok(Transitioned::Stale);
+        }
+        if let Some((note, id)) = AuditNote::discarded(actor, transition) {
+            audit::write(&mut *self.connection, &note, 1, &[id]).await?;
         }
         let first = match failing_key::depends_on_first(state.as_ref(), step) {
             true => self.first_parked().await?,
@@ -95,6 +101,7 @@ impl KeyIn<'_> {
                 Ok(is_there)
             }
             Step::Park { rows } => self.park(rows).await.map(|()| true),
+            Step::Bury { row, discard: true, .. } => self.drop_message(*row).await,
             Step::Bury { row, .. } => self.bury(*row, step).await,
             Step::Resume { delivered } => self.deliver(delivered, history).await.map(|()| true),
         }
@@ -137,6 +144,18 @@ impl KeyIn<'_> {
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// Deletes a message of the key, hot or parked. False: it is neither.
+    async fn drop_message(&mut self, row: RowId) -> Result<bool, sqlx::Error> {
+        let is_there = self.is_there(row).await?;
+        if is_there {
+            let rows = Rows::new(&[row]);
+            let remove = sqlx::query(sql::SETTLE).bind(&rows.positions).bind(&rows.ids);
+            remove.execute(&mut *self.connection).await?;
+            self.remove_parked(&rows).await?;
+        }
+        Ok(is_there)
     }
 
     async fn bury_from(

@@ -81,9 +81,6 @@ fn shown(app: &App) -> Vec<(String, String)> {
     shown.extend(settings.routes.iter().map(|(name, value)| (format!("routes.{name}"), redact::url(value))));
     let relay = serde_json::to_value(&settings.relay).unwrap_or_default();
     flatten("relay", &relay, &mut shown);
-    for (name, policy) in &settings.topics {
-        flatten(&format!("topics.{name}"), &serde_json::to_value(policy).unwrap_or_default(), &mut shown);
-    }
     shown
 }
 
@@ -92,6 +89,10 @@ fn flatten(name: &str, value: &Value, into: &mut Vec<(String, String)>) {
         Value::Object(fields) => {
             fields.iter().for_each(|(field, value)| flatten(&format!("{name}.{field}"), value, into));
         }
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .for_each(|(index, item)| flatten(&format!("{name}[{index}]"), item, into)),
         Value::String(text) => into.push((name.to_owned(), text.clone())),
         Value::Null => {}
         other => into.push((name.to_owned(), other.to_string())),

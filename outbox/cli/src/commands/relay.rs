@@ -76,9 +76,6 @@ pub(crate) fn builder(app: &App, store: &std::sync::Arc<dyn Database>) -> Result
     for (route, url) in &settings.routes {
         builder = builder.route(route, open::transport(settings, url, None)?);
     }
-    for (topic, policy) in &settings.topics {
-        builder = builder.topic_retry(topic, policy.clone());
-    }
     Ok(builder)
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value, json};
 
 use crate::admin::{Actor, AuditEntry, Edit, Filter, HandledFilter};
-use crate::backend::KeyOperation;
+use crate::backend::{KeyOperation, KeyTransition, Step};
 use crate::clock::Timestamp;
 use crate::id::{MessageId, OutboxId};
 use crate::name::{Key, KeyId, Route, Topic};
@@ -73,6 +73,24 @@ impl AuditNote {
     pub fn paused(actor: &Actor, route: &Route, topic: Option<&Topic>, paused: bool) -> Self {
         let operation = if paused { "pause" } else { "resume" };
         Self { route: Some(route.clone()), topic: topic.cloned(), ..Self::new(actor, operation) }
+    }
+
+    /// Creates the note of a transition that deletes a message, with the message's id: `drop`, and
+    /// not `discard`, which leaves dead letters. `None`: the transition deletes none.
+    #[must_use]
+    pub fn discarded(actor: &Actor, transition: &KeyTransition) -> Option<(Self, MessageId)> {
+        let Step::Bury { discard: true, row, reason, attempts, last, .. } = &transition.step else {
+            return None;
+        };
+        let detail = json!({ "reason": reason, "attempts": attempts, "class": last.class }).to_string();
+        let note = Self {
+            route: Some(transition.route.clone()),
+            topic: Some(transition.key.topic.clone()),
+            key: Some(transition.key.key.clone()),
+            detail,
+            ..Self::new(actor, "drop")
+        };
+        Some((note, row.id))
     }
 
     /// Creates the note of scheduled messages that are removed.

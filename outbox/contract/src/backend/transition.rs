@@ -13,7 +13,7 @@ use crate::name::{KeyId, Route};
 ///             Fail                      Fail (again)
 /// flowing ───────────> failing ─────────────────────> failing, later
 ///    ^                  │  │  └── Fail with Hold ───> held ── operator ──> failing, now
-///    │   Resume, when   │  └───── Bury: the first message becomes a dead letter, the next one is first
+///    │   Resume, when   │  └───── Bury: the first message becomes a dead letter, or is deleted; the next one is first
 ///    └── none is parked ┘
 /// ```
 ///
@@ -66,11 +66,14 @@ pub enum Step {
         /// The messages, in order.
         rows: Vec<RowId>,
     },
-    /// The message, hot or parked, becomes a dead letter. The attempts of the key restart at 0, and
-    /// the key is due immediately. A key without a row gets none.
+    /// The message, hot or parked, becomes a dead letter, or is deleted. The attempts of the key
+    /// restart at 0, and the key is due immediately. A key without a row gets none.
     Bury {
         /// The message.
         row: RowId,
+        /// True: the message is deleted, without a dead letter. The audit records it in the same
+        /// transaction ([`AuditNote::discarded`](crate::backend::AuditNote::discarded)).
+        discard: bool,
         /// The reason that the dead letter records: `exhausted`, `rejected`, `malformed`.
         reason: &'static str,
         /// Number of attempts.

@@ -114,7 +114,15 @@ impl World {
     /// Makes a waiting message a dead letter.
     pub(crate) async fn bury(&self, id: MessageId, error: &str) {
         let (first, last) = (Failure::new("timeout", "no answer"), Failure::new("schema", error));
-        self.step(id, |row| Step::Bury { row, reason: "exhausted", attempts: 5, first, last }).await;
+        self.step(id, |row| Step::Bury {
+            row,
+            discard: false,
+            reason: "exhausted",
+            attempts: 5,
+            first,
+            last,
+        })
+        .await;
     }
 
     /// Delivers a waiting message, which joins the history.

@@ -57,7 +57,6 @@ impl Inbox {
             handlers: Handlers::new(),
             mapper: None,
             routes: Vec::new(),
-            policies: Vec::new(),
             config: InboxConfig::default(),
             clock: Arc::new(SystemClock::new()),
             seed: None,
@@ -80,7 +79,6 @@ pub struct InboxBuilder<S: Transactional, A = (), C: Codec = Json> {
     handlers: Handlers<S, C>,
     mapper: Option<Mapper>,
     routes: Vec<(String, String)>,
-    policies: Vec<(String, RetryPolicy)>,
     config: InboxConfig,
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
@@ -140,7 +138,6 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
             handlers: self.handlers,
             mapper: self.mapper,
             routes: self.routes,
-            policies: self.policies,
             config: self.config,
             clock: self.clock,
             seed: self.seed,
@@ -282,7 +279,6 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
             handlers: self.handlers.with_codec(),
             mapper: self.mapper,
             routes: self.routes,
-            policies: self.policies,
             config: self.config,
             clock: self.clock,
             seed: self.seed,
@@ -296,12 +292,6 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
     /// routes of its [outbox](Self::outbox), or instead of `default`.
     pub fn route_for(mut self, topic: impl Into<String>, route: impl Into<String>) -> Self {
         self.routes.push((topic.into(), route.into()));
-        self
-    }
-
-    /// Retries stored messages of a topic by a policy of its own.
-    pub fn topic_retry(mut self, topic: impl Into<String>, retry: RetryPolicy) -> Self {
-        self.policies.push((topic.into(), retry));
         self
     }
 

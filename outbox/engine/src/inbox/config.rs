@@ -158,7 +158,8 @@ pub struct InboxConfig {
     /// must not fill the store. Failing messages still become dead letters.
     pub max_undecodable: u64,
     /// Number of attempts of a message in memory before it and its key's followers are written to
-    /// the store and acknowledged. Default 3.
+    /// the store and acknowledged. Default 3; fewer if [`retry`](Self::retry) has fewer for its
+    /// failure.
     pub tries: u32,
     /// First wait between attempts in memory; it doubles. Default 50 ms. Short, because it blocks
     /// the key's part of the prefetch.
@@ -195,7 +196,8 @@ pub struct InboxConfig {
     /// becomes a dead letter. At most 30 days. Default 1 hour.
     #[serde(with = "outbox_contract::duration")]
     pub wait_for_upgrade: Duration,
-    /// Retry policy of stored messages that fail.
+    /// Retry policy of stored messages that fail, with rules for classes of handlers' failures and
+    /// for topics.
     pub retry: RetryPolicy,
 }
 

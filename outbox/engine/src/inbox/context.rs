@@ -15,11 +15,11 @@ use super::foreign::Mapper;
 use super::lags::Lags;
 use super::losses::Losses;
 use super::outage::Outage;
-use super::pausing::Pausing;
 use super::problems::Problems;
 use super::process::Process;
 use super::stats::{Counters, InboxStats};
 use super::steps::Steps;
+use crate::pausing::Pausing;
 use crate::transport_check::TransportCheck;
 
 /// Pauses as the store told them last, and the beginning of the heartbeat that asked.

@@ -30,7 +30,6 @@ mod identity;
 mod lags;
 mod losses;
 mod outage;
-mod pausing;
 mod pool_share;
 mod problems;
 mod process;

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::backend::{Clock, RelayId, SystemClock};
-use outbox_contract::{RetryPolicy, Route, Store, StoreError, Topic, Transport, TransportError};
+use outbox_contract::{RetryPolicy, Route, Store, StoreError, Transport, TransportError};
 use ractor::{Actor, ActorRef};
 
 use super::config::RelayConfig;
 use super::context::{Context, answered_in_time};
 use super::handle::RelayHandle;
 use super::maintenance::Maintenance;
-use super::policies::Policies;
 use super::supervisor::{RouteMsg, RouteSupervisor};
 use crate::telemetry::describe_metrics;
 
@@ -54,13 +53,15 @@ impl Relay {
             store,
             routes: vec![(route.to_string(), transport)],
             config: RelayConfig::default(),
-            policies: Vec::new(),
             clock: Arc::new(SystemClock::new()),
             seed: None,
             id: None,
         }
     }
 }
+
+/// Routes, each with its transport.
+type Transports = Vec<(Route, Arc<dyn Transport>)>;
 
 /// Builder of a relay.
 ///
@@ -70,7 +71,6 @@ pub struct RelayBuilder {
     store: Arc<dyn Store>,
     routes: Vec<(String, Arc<dyn Transport>)>,
     config: RelayConfig,
-    policies: Vec<(String, RetryPolicy)>,
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
     id: Option<RelayId>,
@@ -119,12 +119,6 @@ impl RelayBuilder {
     /// `source` attribute of CloudEvents. See [`RelayConfig::source`].
     pub fn source(mut self, source: impl Into<String>) -> Self {
         self.config.source = Some(source.into());
-        self
-    }
-
-    /// Retry policy of a topic, in place of the one of the route.
-    pub fn topic_retry(mut self, topic: impl Into<String>, retry: RetryPolicy) -> Self {
-        self.policies.push((topic.into(), retry));
         self
     }
 
@@ -221,7 +215,7 @@ impl RelayBuilder {
     ///   [`store_timeout`](Self::store_timeout), or was not migrated;
     /// - [`StartError::Transport`] when the transport reports an error that no retry can cure.
     pub async fn start(self) -> Result<RelayHandle, StartError> {
-        let (routes, policies) = self.checked()?;
+        let routes = self.checked()?;
         warn_of_abort();
         describe_metrics();
         answered_in_time(self.config.store_timeout, "check", self.store.check())
@@ -238,8 +232,6 @@ impl RelayBuilder {
         let source: Arc<str> = self.source_in_force().await.map_err(StartError::Store)?.into();
         let relay = self.id.unwrap_or_else(RelayId::new);
         let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
-        let policies = Arc::new(policies);
-        let fingerprint = policies.fingerprint(&source);
         let mut contexts = Vec::new();
         let mut supervisors: Vec<(Arc<Context>, ActorRef<RouteMsg>)> = Vec::new();
         for (number, (route, transport)) in (0u64..).zip(routes) {
@@ -252,8 +244,6 @@ impl RelayBuilder {
                 Arc::clone(&self.clock),
                 seed.wrapping_add(number << 32),
                 self.config.clone(),
-                Arc::clone(&policies),
-                fingerprint,
             ));
             contexts.push(Arc::clone(&context));
             let supervisor = RouteSupervisor { context: Arc::clone(&context) };
@@ -299,8 +289,7 @@ impl RelayBuilder {
         }
     }
 
-    #[expect(clippy::type_complexity, reason = "two lists, taken apart at once")]
-    fn checked(&self) -> Result<(Vec<(Route, Arc<dyn Transport>)>, Policies), StartError> {
+    fn checked(&self) -> Result<Transports, StartError> {
         let mut problems = self.config.problems();
         let mut routes: BTreeMap<Route, Arc<dyn Transport>> = BTreeMap::new();
         for (name, transport) in &self.routes {
@@ -314,23 +303,7 @@ impl RelayBuilder {
                 Err(error) => problems.push(error.to_string()),
             }
         }
-        let mut policies = Policies { default: self.config.retry.clone(), by_topic: BTreeMap::new() };
-        for (name, policy) in &self.policies {
-            problems.extend(policy.problems().into_iter().map(|problem| format!("topic {name}: {problem}")));
-            match Topic::new(name) {
-                Ok(topic) => {
-                    if policies.by_topic.insert(topic, policy.clone()).is_some() {
-                        problems.push(format!("topic {name} has two retry policies; give it one"));
-                    }
-                }
-                Err(error) => problems.push(error.to_string()),
-            }
-        }
-        if problems.is_empty() {
-            Ok((routes.into_iter().collect(), policies))
-        } else {
-            Err(StartError::Config(problems))
-        }
+        if problems.is_empty() { Ok(routes.into_iter().collect()) } else { Err(StartError::Config(problems)) }
     }
 }
 

@@ -132,7 +132,7 @@ pub struct RelayConfig {
     /// the transport.
     #[serde(with = "outbox_contract::duration")]
     pub outage_max_delay: Duration,
-    /// Retry policy of failing messages whose topic has none of its own.
+    /// Retry policy of failing messages, with rules for classes of failure and for topics.
     pub retry: RetryPolicy,
 }
 

@@ -11,8 +11,8 @@ use outbox_contract::{Route, Store, StoreError, StoreErrorKind, Timestamp, Trans
 
 use super::config::RelayConfig;
 use super::core::breaker::Breaker;
+use super::fingerprint::fingerprint;
 use super::maintenance::UnservedRoutes;
-use super::policies::Policies;
 use super::publish_timeout::UnconfirmedBatches;
 use super::stats::Counters;
 use super::tenure::Tenure;
@@ -31,7 +31,6 @@ pub(crate) struct Context {
     pub(crate) started: Duration,
     pub(crate) seed: u64,
     pub(crate) config: RelayConfig,
-    pub(crate) policies: Arc<Policies>,
     pub(crate) counters: Counters,
     /// Routes that no running relay serves. Used only of the first route of a relay.
     pub(crate) unserved: UnservedRoutes,
@@ -67,20 +66,17 @@ impl Context {
         clock: Arc<dyn Clock>,
         seed: u64,
         config: RelayConfig,
-        policies: Arc<Policies>,
-        fingerprint: i64,
     ) -> Self {
         let started = clock.elapsed();
         Self {
             store,
             transport,
+            fingerprint: fingerprint(&source, &config.retry),
             source,
-            fingerprint,
             relay,
             started,
             clock,
             seed,
-            policies,
             counters: Counters::new(route.clone()),
             unserved: UnservedRoutes::new(started, config.store_timeout),
             checked: TransportCheck::default(),

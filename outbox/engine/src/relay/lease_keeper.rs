@@ -195,7 +195,6 @@ mod tests {
 
     use super::*;
     use crate::relay::config::RelayConfig;
-    use crate::relay::policies::Policies;
 
     /// Route that forwards each lease answer to the test.
     struct Listener(UnboundedSender<Leased>);
@@ -243,8 +242,6 @@ mod tests {
             Arc::new(SystemClock::new()),
             1,
             RelayConfig::default(),
-            Arc::new(Policies::default()),
-            0,
         );
         let (told, hears) = unbounded_channel();
         let (route, _) = Actor::spawn(None, Listener(told), ()).await.unwrap();

@@ -89,13 +89,12 @@ impl RouteCore {
             publishers.push(PublisherSlot { publisher, batch: None, oldest, topics });
         }
         let names = (context.route.clone(), context.relay);
-        let policies = Arc::clone(&context.policies);
         let breaker = *context.breaker();
         let core = Core::new(
             names,
             context.store.frontier().ordering(),
             limits,
-            policies,
+            context.config.retry.clone(),
             breaker,
             context.seed.wrapping_add(1),
         );
@@ -180,7 +179,7 @@ impl RouteState {
             CoreMsg::Event(event) => self.feed(event),
             CoreMsg::Leased { asked, leased, surplus, until } => {
                 self.context.pause(&leased.paused, asked);
-                self.feed(Event::Leased { leased, surplus, until });
+                self.feed(Event::Leased { leased, surplus, asked, until });
             }
             CoreMsg::Heard { number } => {
                 let of = |slot: &PublisherSlot| {
@@ -236,6 +235,9 @@ impl RouteState {
                     let _ = self.settler.cast(SettlerMsg::Remove { number, rows, messages, bytes });
                 }
                 Command::Transition { number, transition } => transitions.push((number, transition)),
+                Command::PauseTopic { number, topic, failure } => {
+                    let _ = self.transitions.cast(TransitionsMsg::Pause { number, topic, failure });
+                }
                 Command::GiveBack { buckets, low_water } => {
                     self.keeper(LeaseKeeperMsg::Release { buckets, low_water });
                 }
@@ -332,6 +334,22 @@ impl RouteState {
                 }
             }
             Report::TopicBack(topic) => tracing::info!(%route, %topic, "topic available again"),
+            Report::TopicPaused(topic, failure) => {
+                counters.broke(topic.to_string(), format!("paused by the retry policy: {failure}"));
+                tracing::warn!(
+                    %route,
+                    %topic,
+                    %failure,
+                    "topic paused by the retry policy; resume it once the cause is gone"
+                );
+            }
+            Report::Discarded(topic, id, failure) => tracing::warn!(
+                %route,
+                %topic,
+                message = %id,
+                %failure,
+                "message discarded by the retry policy: deleted without a dead letter"
+            ),
             Report::TopicsApart(topics) => counters.broken(topics),
             Report::BelowMark { at, mark, cause, warns } => {
                 counters.found_below(self.context.now(), cause);

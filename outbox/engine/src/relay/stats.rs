@@ -23,6 +23,7 @@ pub(crate) struct Counters {
     failed: AtomicU64,
     unknown: AtomicU64,
     buried: AtomicU64,
+    discarded: AtomicU64,
     parked: AtomicU64,
     refused: AtomicU64,
     resets: AtomicU64,
@@ -100,6 +101,7 @@ impl Counters {
             failed: AtomicU64::new(0),
             unknown: AtomicU64::new(0),
             buried: AtomicU64::new(0),
+            discarded: AtomicU64::new(0),
             parked: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             resets: AtomicU64::new(0),
@@ -120,6 +122,7 @@ impl Counters {
             (&self.failed, counts.failed, metric::FAILED),
             (&self.unknown, counts.unknown, metric::UNKNOWN),
             (&self.buried, counts.buried, metric::DEAD_LETTERED),
+            (&self.discarded, counts.discarded, metric::DISCARDED),
             (&self.parked, counts.parked, metric::PARKED),
             (&self.refused, counts.refused, metric::REFUSED),
         ];
@@ -312,6 +315,7 @@ impl Counters {
             failed: read(&self.failed),
             unknown: read(&self.unknown),
             dead_lettered: read(&self.buried),
+            discarded: read(&self.discarded),
             parked: read(&self.parked),
             refused: read(&self.refused),
             resets: read(&self.resets),
@@ -355,6 +359,8 @@ pub struct RelayStats {
     pub unknown: u64,
     /// Messages that became dead letters.
     pub dead_lettered: u64,
+    /// Messages that the retry policy deleted.
+    pub discarded: u64,
     /// Messages that were parked behind a failing key.
     pub parked: u64,
     /// Transitions of failing keys that the store refused, because a lease was lost or an operator
@@ -386,6 +392,7 @@ impl std::ops::AddAssign for RelayStats {
         self.failed += other.failed;
         self.unknown += other.unknown;
         self.dead_lettered += other.dead_lettered;
+        self.discarded += other.discarded;
         self.parked += other.parked;
         self.refused += other.refused;
         self.resets += other.resets;

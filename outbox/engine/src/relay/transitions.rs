@@ -1,4 +1,5 @@
-//! Transitions of failing keys: an actor that writes them to the store.
+//! Transitions of failing keys, and pauses of topics by the retry policy: an actor that writes them
+//! to the store.
 //!
 //! Only their own keys wait for them. A call whose result is unknown makes this actor fail, and the
 //! route restarts: the store is read again.
@@ -6,7 +7,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use outbox_contract::admin::Actor;
 use outbox_contract::backend::{KeyTransition, Step};
+use outbox_contract::{Failure, Topic};
 use ractor::{ActorProcessingErr, ActorRef};
 
 use super::context::{Context, in_time};
@@ -22,6 +25,8 @@ pub(crate) enum TransitionsMsg {
     Serve(ActorRef<CoreMsg>),
     /// Make these transitions, each with its number.
     Make(Vec<(u64, KeyTransition)>),
+    /// Pause this topic, because of this failure.
+    Pause { number: u64, topic: Topic, failure: Failure },
     /// Write the queued transitions to the store.
     Flush,
 }
@@ -58,6 +63,10 @@ impl Transitions {
         match message {
             TransitionsMsg::Serve(route) => state.route = Some(route),
             TransitionsMsg::Make(transitions) => state.asked.extend(transitions),
+            TransitionsMsg::Pause { number, topic, failure } => {
+                self.pause(&topic, &failure).await?;
+                state.tell(Event::TopicPaused { number });
+            }
             TransitionsMsg::Flush => {
                 state.flushing = false;
                 self.flush(state).await?;
@@ -82,12 +91,27 @@ impl Transitions {
         let call = tracing::Instrument::instrument(store.transition(&transitions), span);
         let answers = in_time(config.store_timeout, "transition", call).await?;
         for (number, answer) in numbers.into_iter().zip(answers) {
-            if let Some(route) = &state.route {
-                // A route that is gone was stopped with all its state.
-                let _ = route.cast(CoreMsg::Event(Event::Transitioned { number, answer }));
-            }
+            state.tell(Event::Transitioned { number, answer });
         }
         Ok(())
+    }
+
+    /// Pauses a topic. The audit has the reason as the name of who did it.
+    async fn pause(&self, topic: &Topic, failure: &Failure) -> Result<(), ActorProcessingErr> {
+        let Context { store, route, config, .. } = &*self.context;
+        let actor = Actor::new(format!("{}, by its retry policy: {failure}", config.label));
+        let store = store.acting_as(actor);
+        in_time(config.store_timeout, "pause", store.pause(route, Some(topic))).await?;
+        Ok(())
+    }
+}
+
+impl TransitionsState {
+    fn tell(&self, event: Event) {
+        if let Some(route) = &self.route {
+            // A route that is gone was stopped with all its state.
+            let _ = route.cast(CoreMsg::Event(event));
+        }
     }
 }
 

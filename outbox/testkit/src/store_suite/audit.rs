@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use outbox_contract::admin::{Actor, AuditEntry, Edit, Filter};
+use outbox_contract::backend::Transitioned;
 use outbox_contract::{Admin, KeyId, MessageId, Outgoing, Store, StoreErrorKind, Timestamp, Transactional};
 
 use super::StoreHarness;
 use super::support::{
-    LATER, NO_HISTORY, Relay, bury_step, kind_of, message, messages, prepared, stored_ids, topic, write,
+    LATER, NO_HISTORY, NOW, Relay, bury_step, discard_step, kind_of, message, messages, prepared, stored_ids,
+    topic, write,
 };
 use crate::suite::not_applicable;
 
@@ -81,6 +83,44 @@ pub async fn operations_on_a_key_are_recorded<H: StoreHarness>(harness: &H) {
         assert!(entry.at > before && entry.detail == "{}", "{entry:?}");
     }
     assert!(entries.windows(2).all(|pair| pair[0].at <= pair[1].at), "by the database's clock");
+}
+
+/// What a relay discards leaves no dead letter and no history, and is recorded with its id, hot or
+/// parked. Its key continues behind it. A refused step records nothing.
+pub async fn a_discarded_message_is_gone_and_recorded<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let written = messages("orders", "a", 4);
+    let key = written[0].key_id();
+    write(&*store, written).await;
+    let stored = relay.read_key(&key).await;
+    let ids = stored_ids(&stored);
+
+    assert_eq!(relay.step(&key, None, discard_step(&stored[0])).await, None, "the key flows on");
+    assert_eq!(stored_ids(&relay.read_key(&key).await), ids[1..]);
+    let again = relay.transition(relay.key_transition(&key, None, discard_step(&stored[0]))).await;
+    assert_eq!(again, Transitioned::Stale, "it is gone");
+
+    let version = relay.fail(&stored[1..], NOW).await;
+    let other =
+        relay.transition(relay.key_transition(&key, Some(version - 1), discard_step(&stored[1]))).await;
+    assert_eq!(other, Transitioned::Stale, "it names another version");
+    relay.step(&key, Some(version), discard_step(&stored[1])).await;
+    let due = relay.due().await.keys.pop().expect("the key is due with its next message");
+    assert_eq!((due.failing, due.attempts), (None, 0));
+    assert_eq!(stored_ids(&due.parked), ids[2..]);
+
+    assert!(store.dead_letters(&Filter::all_routes()).await.expect("listed").is_empty());
+    assert!(store.history(&Filter::all_routes()).await.expect("listed").is_empty());
+    let entries = audit(&*store, &Filter::all_routes()).await;
+    assert_eq!(entries.len(), 2, "{entries:?}");
+    for (entry, id) in entries.iter().zip(&ids) {
+        assert_eq!((entry.operation.as_str(), entry.affected, &entry.ids[..]), ("drop", 1, &[*id][..]));
+        assert_eq!(entry.actor, Actor::process());
+        assert_eq!(entry.route.as_ref(), Some(&relay.route));
+        assert_eq!((entry.topic.as_ref(), entry.key.as_ref()), (Some(&key.topic), Some(&key.key)));
+        assert_eq!(entry.detail, r#"{"attempts":3,"class":"suite","reason":"exhausted"}"#);
+    }
 }
 
 /// Every operation on messages is recorded, with their number and ids.

@@ -302,6 +302,7 @@ macro_rules! __store_properties {
             }
             audit {
                 operations_on_a_key_are_recorded
+                a_discarded_message_is_gone_and_recorded
                 operations_on_messages_are_recorded
                 a_replay_is_recorded
                 pauses_and_a_new_identity_are_recorded

@@ -88,7 +88,8 @@ impl<'r, S: Transactional> ModelKey<'r, S> {
             11..13 => {
                 let (row, attempts) = (self.some_row(), self.rng.u32(1..9));
                 let (first, last) = (failure("first"), failure("the end"));
-                self.step(Step::Bury { row, reason: "rejected", attempts, first, last }).await;
+                let discard = self.rng.u8(0..3) == 0;
+                self.step(Step::Bury { row, discard, reason: "rejected", attempts, first, last }).await;
             }
             13..15 => {
                 let most = self.rng.usize(0..4);
@@ -182,9 +183,12 @@ impl<'r, S: Transactional> ModelKey<'r, S> {
                 true
             }
             Step::Bury { row, .. } if !self.is_there(*row) => false,
-            Step::Bury { row, reason, attempts, first, last } => {
+            Step::Bury { row, discard, reason, attempts, first, last } => {
                 let hot = self.hot.remove(&row.position);
                 let Some(stored) = hot.or_else(|| self.parked.remove(&row.position)) else { return false };
+                if *discard {
+                    return true;
+                }
                 let (first, last) = (Some(first.clone()), Some(last.clone()));
                 self.dead.push((stored.message.id, (*reason).to_owned(), *attempts, first, last));
                 true

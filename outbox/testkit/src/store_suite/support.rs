@@ -353,7 +353,13 @@ pub(super) fn fail_step(stored: &[Arc<Stored>], attempts: u32, then: Then) -> St
 }
 
 pub(super) fn bury_step(stored: &Stored, reason: &'static str) -> Step {
-    Step::Bury { row: stored.row(), reason, attempts: 3, first: failure("first"), last: failure("last") }
+    let (first, last) = (failure("first"), failure("last"));
+    Step::Bury { row: stored.row(), discard: false, reason, attempts: 3, first, last }
+}
+
+pub(super) fn discard_step(stored: &Stored) -> Step {
+    let (first, last) = (failure("first"), failure("last"));
+    Step::Bury { row: stored.row(), discard: true, reason: "exhausted", attempts: 3, first, last }
 }
 
 /// A retry that is due at once.

@@ -7,8 +7,8 @@ use std::panic::AssertUnwindSafe;
 use crate::broken_store::{Broken, Bug};
 use futures_util::FutureExt;
 use outbox_testkit::store_suite::{
-    append, dead_letters, due, failing, fence, fetch, handled, identity, inbox, lease, operators, order,
-    schedule, settle, stripes, upkeep,
+    append, audit, dead_letters, due, failing, fence, fetch, handled, identity, inbox, lease, operators,
+    order, schedule, settle, stripes, upkeep,
 };
 
 /// Asserts that a test of the suite fails on the store with this bug. It must pass on the same
@@ -104,6 +104,8 @@ catches! { fresh_with:
         ParksFirstOnly, failing::parking_passes_over_rows_that_are_not_there;
     the_suite_catches_a_failure_that_ends_a_hold:
         FailsThroughHolds, operators::a_hold_survives_a_failure;
+    the_suite_catches_a_discarded_message_that_is_kept:
+        BuriesDiscarded, audit::a_discarded_message_is_gone_and_recorded;
     the_suite_catches_due_keys_that_are_not_muted:
         ForgetsMuted, due::muted_parts_are_not_due;
     the_suite_catches_verbs_that_are_never_invalid:

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use outbox_contract::admin::Actor;
 use outbox_contract::backend::rules::failing_key;
-use outbox_contract::backend::{KeyTransition, Position, RowId, Step, Stored, Transitioned};
+use outbox_contract::backend::{AuditNote, KeyTransition, Position, RowId, Step, Stored, Transitioned};
 use outbox_contract::{KeyId, Timestamp};
 
 use super::Tables;
@@ -14,7 +15,12 @@ use super::keys::{KeyRow, Parked, unpark};
 use super::route::RouteTables;
 
 impl Tables {
-    pub(crate) fn transition(&mut self, transition: &KeyTransition, now: Timestamp) -> Transitioned {
+    pub(crate) fn transition(
+        &mut self,
+        transition: &KeyTransition,
+        actor: &Actor,
+        now: Timestamp,
+    ) -> Transitioned {
         let KeyTransition { route, relay, bucket, epoch, key, step, .. } = transition;
         let Some(tables) = self.routes.get_mut(route) else { return Transitioned::LeaseLost };
         if !tables.holds(*relay, *bucket, *epoch, now) {
@@ -42,8 +48,12 @@ impl Tables {
             tables.keys.put(key, KeyRow { state, parked });
         }
         let Some(gone) = gone else { return Transitioned::Stale };
+        if let Some((note, id)) = AuditNote::discarded(actor, transition) {
+            self.note(&note, &[id], now);
+        }
         for stored in gone {
             match step {
+                Step::Bury { discard: true, .. } => {}
                 Step::Bury { reason, attempts, first, last, .. } => {
                     let (first, last) = (Some(first.clone()), Some(last.clone()));
                     self.archive.bury(route, stored, Death { reason, attempts: *attempts, first, last }, now);

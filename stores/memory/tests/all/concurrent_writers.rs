@@ -146,6 +146,7 @@ async fn a_requeued_message_waits_for_an_open_writer_of_its_key() {
         key: key("a"),
         version: None,
         step: Step::Bury {
+            discard: false,
             row,
             reason: "rejected",
             attempts: 1,

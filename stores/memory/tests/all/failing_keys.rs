@@ -41,7 +41,14 @@ fn failed(number: i64, attempts: u32, then: Then) -> Step {
 
 fn buried(number: i64) -> Step {
     let failure = Failure::new("test", "words");
-    Step::Bury { row: row(number), reason: "exhausted", attempts: 3, first: failure.clone(), last: failure }
+    Step::Bury {
+        row: row(number),
+        discard: false,
+        reason: "exhausted",
+        attempts: 3,
+        first: failure.clone(),
+        last: failure,
+    }
 }
 
 async fn step(store: &MemoryStore, key: &KeyId, version: Option<i64>, step: Step) -> Transitioned {

@@ -5,7 +5,7 @@
 //!
 //! 1. It checks the lease, loads the key's row, and refuses a step that [`is_stale`].
 //! 2. It moves the step's messages: hot ones to the parked ones (`Fail`, `Park`), one to the dead
-//!    letters (`Bury`), parked ones out (`Resume`). If the message of a `Fail` or `Bury` is neither
+//!    letters, or out (`Bury`), parked ones out (`Resume`). If the message of a `Fail` or `Bury` is neither
 //!    hot nor parked, the step is stale, and nothing may have changed.
 //! 3. It asks [`after`] for the row's next state, and writes it.
 

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use outbox_contract::backend::{Ordering, Subscription};
-use outbox_contract::{Consumer, Route, Store, Topic, inbox_route};
+use outbox_contract::{Consumer, Route, Store, inbox_route};
 use ractor::{Actor, ActorRef};
 
 use super::super::context::{Context, PausedInStore};
@@ -74,8 +74,6 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
             let drain = drain.with_mapper(self.mapper.clone());
             let relay = Relay::of_route(&route, Arc::clone(&store), Arc::new(drain));
             let relay = relay.config(config.drain(slowest)).of_inbox(Arc::clone(&self.clock), seed, self.id);
-            let policies = self.policies.into_iter();
-            let relay = policies.fold(relay, |relay, (topic, policy)| relay.topic_retry(topic, policy));
             Some(relay.start().await?)
         } else {
             None
@@ -166,6 +164,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
             stores_all: !is_direct,
             batch: config.batch,
             tries: config.tries,
+            retry: config.retry.clone(),
             first_delay: config.first_delay,
             max_delay: config.max_delay,
             suspects: turns.suspects(),
@@ -188,10 +187,6 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         }
         if let Err(error) = &outbox {
             problems.push(error.to_string());
-        }
-        for (topic, policy) in &self.policies {
-            problems.extend(Topic::new(topic).err().map(|error| error.to_string()));
-            problems.extend(policy.problems().into_iter().map(|problem| format!("topic {topic}: {problem}")));
         }
         if self.config.mode.handles() && problems.is_empty() {
             problems.extend(self.config.problems_of_drain(self.handlers.longest()));

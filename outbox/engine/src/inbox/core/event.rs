@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outbox_contract::backend::Paused;
 use outbox_contract::backend::{Tag, Unit};
-use outbox_contract::{KeyId, Message};
+use outbox_contract::{KeyId, Message, RetryPolicy};
 
 use crate::inbox::credit::Hold;
 use crate::inbox::verdict::Verdict;
@@ -85,8 +85,9 @@ pub(crate) struct Limits {
     pub(crate) stores_all: bool,
     /// Maximum messages of a job.
     pub(crate) batch: usize,
-    /// Attempts at a message before it is stored.
+    /// Attempts at a message before it is stored, unless the policy has fewer for its failure.
     pub(crate) tries: u32,
+    pub(crate) retry: RetryPolicy,
     pub(crate) first_delay: Duration,
     pub(crate) max_delay: Duration,
     /// Number of jobs of suspects that may be out: their handlers may take all of their time, and

@@ -1,7 +1,7 @@
 //! Verdicts on a job, and their meaning for its keys: messages are finished, come back to the head,
 //! rest, or are to be stored.
 
-use outbox_contract::{Failure, KeyId};
+use outbox_contract::{Failure, KeyId, Topic};
 
 use super::conflicts::MAX_CONFLICTS;
 use super::event::Item;
@@ -79,7 +79,7 @@ impl Core {
             self.keys.remove(name);
             return;
         }
-        let rests = stopped_by.and_then(|verdict| rests_after(key, &verdict, &self.limits));
+        let rests = stopped_by.and_then(|verdict| rests_after(key, &name.topic, &verdict, &self.limits));
         let Some(times) = rests else { return self.stand(name) };
         let bound = self.limits.first_delay.saturating_mul(1 << (times - 1).min(16));
         let until = self.now + bound.min(self.limits.max_delay).mul_f64(0.5 + self.draws.f64() / 2.0);
@@ -103,11 +103,12 @@ impl Core {
 
 /// Counts a verdict on the first message of a key. Returns the number of times that it came to
 /// nothing, if it rests now.
-fn rests_after(key: &mut KeyState, verdict: &Verdict, limits: &Limits) -> Option<u32> {
+fn rests_after(key: &mut KeyState, topic: &Topic, verdict: &Verdict, limits: &Limits) -> Option<u32> {
     match verdict {
-        Verdict::Failed(_) => {
+        Verdict::Failed(failure) => {
             key.failures += 1;
-            key.to_store = key.failures >= limits.tries;
+            let tries = limits.tries.min(limits.retry.attempts_of(topic, &failure.class));
+            key.to_store = key.failures >= tries;
             (!key.to_store).then_some(key.failures)
         }
         Verdict::Rejected(_) | Verdict::TooNew(_) => {

@@ -101,6 +101,7 @@ async fn what_others_finished_while_this_process_slept_is_not_handled_behind_new
         let (key, failure) = (first.key_id(), Failure::new("tested", "tested"));
         let lease = leases.iter().find(|lease| lease.bucket == key.bucket()).unwrap();
         let step = Step::Bury {
+            discard: false,
             row: read[0].row(),
             reason: "rejected",
             attempts: 1,

@@ -8,7 +8,7 @@ use outbox_contract::backend::{
     Bucket, BucketSet, Due, DueRequest, Epoch, FetchRequest, Fetched, KeyTransition, Leased, LowWater,
     Outcome, Position, RowId, Stored, StripeMark, Transitioned, Wakeup, Writers,
 };
-use outbox_contract::{Failure, Topic};
+use outbox_contract::{Failure, MessageId, Topic};
 
 use super::lines::Line;
 use super::reading::Cause;
@@ -16,9 +16,9 @@ use super::reading::Cause;
 /// Event. The answer to a command carries the command's number.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// Answer to a heartbeat. The `surplus` buckets are to be given up; batches may start before
-    /// `until`.
-    Leased { leased: Leased, surplus: BucketSet, until: Duration },
+    /// Answer to a heartbeat that began at `asked`. The `surplus` buckets are to be given up; batches
+    /// may start before `until`.
+    Leased { leased: Leased, surplus: BucketSet, asked: Duration, until: Duration },
     /// Answer of the store to a question.
     Answered { number: u64, answer: Answer },
     /// Result of a check below the read position.
@@ -31,6 +31,8 @@ pub(crate) enum Event {
     Lapsed(BTreeMap<Bucket, Epoch>),
     /// Answer of the store to a transition of a failing key.
     Transitioned { number: u64, answer: Transitioned },
+    /// Confirmation that the store has the pause of a topic.
+    TopicPaused { number: u64 },
     /// Confirmation that delivered rows are removed.
     Removed { number: u64 },
     /// Messages of earlier incarnations that the settler has yet to remove.
@@ -81,6 +83,8 @@ pub(crate) enum Command {
     Remove { number: u64, rows: Vec<RowId>, messages: usize, bytes: usize },
     /// To the store: make a transition of a failing key.
     Transition { number: u64, transition: KeyTransition },
+    /// To the store: pause this topic, because of this failure.
+    PauseTopic { number: u64, topic: Topic, failure: Failure },
     /// To the lease keeper: give buckets back; nothing of them is unconfirmed or unsettled.
     GiveBack { buckets: BucketSet, low_water: LowWater },
     /// To the lease keeper: save this mark with the next heartbeat.
@@ -119,6 +123,10 @@ pub(crate) enum Report {
     /// The flag tells whether to log a warning.
     TopicBroken(Topic, Failure, bool),
     TopicBack(Topic),
+    /// The retry policy pauses the topic.
+    TopicPaused(Topic, Failure),
+    /// The retry policy has deleted a message.
+    Discarded(Topic, MessageId, Failure),
     /// Topics that are not published now.
     TopicsApart(Vec<String>),
     /// A row at `at`, below the read position `mark`. `warns`: log a warning.
@@ -143,6 +151,8 @@ pub(crate) struct Counts {
     pub(crate) unknown: u64,
     /// Messages that became dead letters.
     pub(crate) buried: u64,
+    /// Messages that the retry policy deleted.
+    pub(crate) discarded: u64,
     /// Messages that were parked behind a failing key.
     pub(crate) parked: u64,
     /// Transitions that the store refused.

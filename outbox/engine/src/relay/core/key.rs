@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::backend::{Bucket, Epoch, Position, RowId, Stored};
+use outbox_contract::backend::{Bucket, Epoch, Position, RowId, Stored, Then};
 use outbox_contract::{Failure, KeyId, MessageId};
 
 use super::lines::Line;
@@ -67,19 +67,34 @@ pub(super) enum Doing {
 /// Kind of transition, with the rows that leave the hot table when it is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A message of the hot table failed; it and those behind it are parked. `due_in`: delay until
-    /// the retry, if there is one.
-    Fail { rows: Vec<RowId>, due_in: Option<Duration> },
-    /// A message of the hot table becomes a dead letter.
-    Bury(RowId),
+    /// A message of the hot table failed; it and those behind it are parked.
+    Fail { rows: Vec<RowId>, next: Next },
+    /// A message of the hot table becomes a dead letter, or is deleted.
+    Bury { row: RowId, discarded: Option<Discarded> },
     /// Rows of the hot table are parked.
     Park(Vec<RowId>),
     /// Delivered parked messages are removed.
     Resume,
-    /// The first parked message failed again. `due_in`: delay until the retry, if there is one.
-    FailAgain { due_in: Option<Duration> },
-    /// The first parked message becomes a dead letter.
-    BuryParked,
+    /// The first parked message failed again.
+    FailAgain { next: Next },
+    /// The first parked message becomes a dead letter, or is deleted.
+    BuryParked { discarded: Option<Discarded> },
+}
+
+/// Consequences of a failure whose message stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Next {
+    /// Next state of the key.
+    pub(super) then: Then,
+    /// Failure because of which the topic is paused, once the key's state is recorded.
+    pub(super) pause: Option<Failure>,
+}
+
+/// A message that the retry policy deletes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Discarded {
+    pub(super) id: MessageId,
+    pub(super) failure: Failure,
 }
 
 impl Kind {
@@ -87,8 +102,8 @@ impl Kind {
     pub(super) fn rows(&self) -> &[RowId] {
         match self {
             Self::Fail { rows, .. } | Self::Park(rows) => rows,
-            Self::Bury(row) => std::slice::from_ref(row),
-            Self::Resume | Self::FailAgain { .. } | Self::BuryParked => &[],
+            Self::Bury { row, .. } => std::slice::from_ref(row),
+            Self::Resume | Self::FailAgain { .. } | Self::BuryParked { .. } => &[],
         }
     }
 }

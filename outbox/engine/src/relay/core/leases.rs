@@ -74,7 +74,12 @@ impl Leases {
 impl Core {
     /// Takes over gained buckets, and drops lost ones. A bucket that came back under another epoch
     /// is both.
-    pub(super) fn leased(&mut self, leased: &Leased, surplus: BucketSet, until: Duration) {
+    pub(super) fn leased(
+        &mut self,
+        leased: &Leased,
+        surplus: BucketSet,
+        (asked, until): (Duration, Duration),
+    ) {
         if self.draining.is_some() {
             return;
         }
@@ -89,7 +94,7 @@ impl Core {
             self.lose_lease(lost);
         }
         let gained = self.acquire(&leased.leases);
-        self.pause(&leased.paused);
+        self.pause(&leased.paused, asked);
         if !surplus.is_empty() {
             self.give_up(surplus);
         }
@@ -131,9 +136,9 @@ impl Core {
         true
     }
 
-    fn pause(&mut self, paused: &Paused) {
+    fn pause(&mut self, paused: &Paused, asked: Duration) {
         self.leases.is_route_paused = paused.route;
-        for topic in self.topics.pause(&paused.topics) {
+        for topic in self.topics.pause(&paused.topics, asked) {
             self.close_topic(&topic);
             self.report_topics();
         }

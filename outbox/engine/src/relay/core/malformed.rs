@@ -51,6 +51,7 @@ impl Core {
             let number = self.next_number();
             let failure = Failure::new("malformed", bad.reason.clone());
             let step = Step::Bury {
+                discard: false,
                 row: bad.row.at,
                 reason: "malformed",
                 attempts: 0,

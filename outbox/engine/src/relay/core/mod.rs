@@ -23,13 +23,11 @@
 //! keys need it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::backend::{Fetched, Ordering, Position, RelayId};
-use outbox_contract::{KeyId, Route};
+use outbox_contract::{KeyId, RetryPolicy, Route};
 
-use super::policies::Policies;
 use batches::Batches;
 use breaker::Breaker;
 use credit::Credit;
@@ -90,7 +88,7 @@ pub(crate) struct Core {
     route: Route,
     relay: RelayId,
     limits: Limits,
-    policies: Arc<Policies>,
+    policy: RetryPolicy,
     draws: fastrand::Rng,
     now: Duration,
     numbers: u64,
@@ -155,7 +153,7 @@ impl Core {
         (route, relay): (Route, RelayId),
         ordering: Ordering,
         limits: Limits,
-        policies: Arc<Policies>,
+        policy: RetryPolicy,
         breaker: Breaker,
         seed: u64,
     ) -> Self {
@@ -163,7 +161,7 @@ impl Core {
             route,
             relay,
             limits,
-            policies,
+            policy,
             draws: fastrand::Rng::with_seed(seed),
             now: Duration::ZERO,
             numbers: 0,
@@ -244,7 +242,9 @@ impl Core {
 
     fn take(&mut self, event: Event) {
         match event {
-            Event::Leased { leased, surplus, until } => self.leased(&leased, surplus, until),
+            Event::Leased { leased, surplus, asked, until } => {
+                self.leased(&leased, surplus, (asked, until));
+            }
             Event::Answered { number, answer } => self.answered(number, answer),
             Event::LookedBelow { number, took, answer } => self.looked_below(number, took, answer),
             Event::Heard { batch, delivered } => self.heard(batch, &delivered),
@@ -253,6 +253,7 @@ impl Core {
             }
             Event::Lapsed(epochs) => self.lapsed(&epochs),
             Event::Transitioned { number, answer } => self.transitioned(number, answer),
+            Event::TopicPaused { number } => self.topics.stored(number, self.now),
             Event::Removed { number } => self.removed(number),
             Event::Owed { messages, bytes } => self.owed(messages, bytes),
             Event::Woken(wakeup) => {

@@ -1,10 +1,12 @@
 //! Topics that are not published now: unavailable ones, which are retried after growing delays, and
-//! those that an operator paused.
+//! those that an operator or the retry policy paused.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use outbox_contract::Topic;
+
+use crate::pausing::Pausing;
 
 /// Minimum interval of warnings about an unavailable topic. A warning for each retry would fill the
 /// log.
@@ -24,6 +26,10 @@ pub(super) struct Topics {
 #[derive(Clone, Debug, Default)]
 struct Apart {
     paused: bool,
+    /// Pause by the retry policy, until the store tells of it.
+    pausing: Pausing,
+    /// Number of the command that asked the store for it.
+    asked: u64,
     /// Number of consecutive failures without a message published in between.
     failures: u32,
     /// Instant of the next retry. `None`: the retry is running, or the topic is paused.
@@ -69,11 +75,31 @@ impl Topics {
         std::mem::take(&mut apart.failures) > 0
     }
 
-    /// Sets the topics that operators have paused. Returns the newly paused ones, which are to be
-    /// closed.
-    pub(super) fn pause(&mut self, paused: &[Topic]) -> Vec<Topic> {
+    /// Pauses a topic by the retry policy. `number`: of the command that asks the store for it.
+    /// Returns false if one has asked already.
+    pub(super) fn ask_to_pause(&mut self, topic: &Topic, number: u64) -> bool {
+        let apart = self.apart.entry(topic.clone()).or_default();
+        if apart.pausing.is_asked() {
+            return false;
+        }
+        apart.pausing.ask();
+        (apart.paused, apart.asked) = (true, number);
+        true
+    }
+
+    /// Records that the store has the pause that this command asked for.
+    pub(super) fn stored(&mut self, number: u64, now: Duration) {
+        let asked = self.apart.values_mut().find(|apart| apart.asked == number);
+        if let Some(apart) = asked {
+            apart.pausing.stored(now);
+        }
+    }
+
+    /// Sets the topics that are paused in the store, as a heartbeat tells that began at `begun`.
+    /// Returns the newly paused ones, which are to be closed.
+    pub(super) fn pause(&mut self, paused: &[Topic], begun: Duration) -> Vec<Topic> {
         for (topic, apart) in &mut self.apart {
-            if apart.paused && !paused.contains(topic) {
+            if !apart.pausing.look(paused.contains(topic), begun) && apart.paused {
                 apart.paused = false;
                 apart.try_at = Some(Duration::ZERO);
             }
@@ -198,12 +224,31 @@ mod tests {
     }
 
     #[test]
+    fn a_topic_that_the_policy_pauses_waits_for_a_heartbeat_that_can_show_its_end() {
+        let mut topics = topics();
+        assert!(topics.ask_to_pause(&topic(), 7));
+        assert!(!topics.ask_to_pause(&topic(), 8), "one command has asked");
+        // The store may not have it yet.
+        assert!(topics.pause(&[], S).is_empty() && topics.open_due(S * 100).is_empty());
+        topics.stored(6, S);
+        topics.pause(&[], S * 9);
+        assert!(topics.open_due(S * 100).is_empty(), "the answer to another command");
+        topics.stored(7, S * 10);
+        topics.pause(&[], S * 9);
+        assert!(topics.open_due(S * 100).is_empty(), "a heartbeat that began before");
+        assert!(topics.pause(&[topic()], S * 11).is_empty(), "it is closed already");
+        topics.pause(&[], S * 12);
+        assert_eq!(topics.open_due(S * 100), [topic()], "an operator has resumed it");
+        assert!(topics.ask_to_pause(&topic(), 9), "it can be paused again");
+    }
+
+    #[test]
     fn a_paused_topic_is_not_tried_until_it_is_resumed() {
         let mut topics = topics();
-        assert_eq!(topics.pause(&[topic()]), [topic()]);
-        assert!(topics.pause(&[topic()]).is_empty(), "it is paused already");
+        assert_eq!(topics.pause(&[topic()], S), [topic()]);
+        assert!(topics.pause(&[topic()], S).is_empty(), "it is paused already");
         assert!(topics.open_due(S * 100).is_empty());
-        topics.pause(&[]);
+        topics.pause(&[], S);
         assert_eq!(topics.open_due(S), [topic()]);
         topics.keep(S, |_| false);
         assert!(topics.names().is_empty());

@@ -1,12 +1,11 @@
 //! Transitions of failing keys: decides which one is needed, and handles the store's answers.
 
-use std::time::Duration;
-
 use outbox_contract::backend::{BucketSet, KeyTransition, RowId, Step, Then, Transitioned};
-use outbox_contract::{Exhausted, Failure, RetryPolicy};
+use outbox_contract::retry::{Decision, Tried};
+use outbox_contract::{Failure, Topic};
 
-use super::event::Command;
-use super::key::{Doing, Kind, Verdict};
+use super::event::{Command, Report};
+use super::key::{Discarded, Doing, Kind, Next, Verdict};
 use super::lines::Line;
 use super::table::KeyRef;
 use super::{Core, sabotaged};
@@ -77,32 +76,50 @@ impl Core {
         if parked {
             return self.parked_failed(key, row, failure, verdict);
         }
-        let Some(state) = self.table.get(key) else { return };
-        let policy = self.policies.of(&state.name.topic);
         let attempts = verdict.counts();
-        let exhausted = verdict.is_exhausted(policy, attempts, &failure);
+        let Some(decision) = self.decide(key, attempts, &failure, verdict) else { return };
         let first = failure.clone();
-        if exhausted && policy.exhausted == Exhausted::DeadLetter {
-            let reason = verdict.reason();
-            let step = Step::Bury { row, reason, attempts, first, last: failure };
-            self.take_rows_out(key, 1);
-            self.ask_for(key, None, step, Kind::Bury(row));
-            if sabotaged!(self, DeadLetterUnblocksEarly)
-                && let Some(state) = self.table.get_mut(key)
-            {
-                state.doing = Doing::Nothing;
-                self.place(key);
+        let next = match after(decision, &failure) {
+            After::Stays(next) => next,
+            After::Leaves { discard } => {
+                let discarded = discard.then(|| Discarded { id: row.id, failure: failure.clone() });
+                let step =
+                    Step::Bury { row, discard, reason: verdict.reason(), attempts, first, last: failure };
+                self.take_rows_out(key, 1);
+                self.ask_for(key, None, step, Kind::Bury { row, discarded });
+                if sabotaged!(self, DeadLetterUnblocksEarly)
+                    && let Some(state) = self.table.get_mut(key)
+                {
+                    state.doing = Doing::Nothing;
+                    self.place(key);
+                }
+                return;
             }
-            return;
-        }
-        let due_in = (!exhausted).then(|| verdict.delay(policy, attempts, self.draws.f64()));
-        let then = due_in.map_or(Then::Hold, Then::RetryAfter);
+        };
         let rows = self.take_rows_out(key, self.limits.rows_per_transition);
         // The rows beyond those are read again, and parked behind them.
         self.forget(key, 0);
         let behind = rows.get(1..).unwrap_or_default().to_vec();
-        let step = Step::Fail { row, attempts, first, last: failure, then, behind };
-        self.ask_for(key, None, step, Kind::Fail { rows, due_in });
+        let step = Step::Fail { row, attempts, first, last: failure, then: next.then, behind };
+        self.ask_for(key, None, step, Kind::Fail { rows, next });
+    }
+
+    /// Decides what follows the failure of the first message of a key.
+    fn decide(
+        &mut self,
+        key: KeyRef,
+        attempts: u32,
+        failure: &Failure,
+        verdict: Verdict,
+    ) -> Option<Decision> {
+        let draw = self.draws.f64();
+        let topic = &self.table.get(key)?.name.topic;
+        let tried = match verdict {
+            Verdict::Failed => Tried::Times(attempts),
+            Verdict::Rejected => Tried::Rejected,
+            Verdict::Silent(rest) | Verdict::Postponed(rest) => return Some(Decision::Retry(rest)),
+        };
+        Some(self.policy.decide(topic, failure, tried, draw))
     }
 
     /// Removes the first rows of a key from its mailbox and from its rows to be parked. Their
@@ -140,23 +157,26 @@ impl Core {
 
     /// Handles the failure of a parked message: it is retried later, held, or buried.
     fn fail_again(&mut self, key: KeyRef, row: RowId, failure: Failure, verdict: Verdict) {
-        let draw = self.draws.f64();
         let Some(state) = self.table.get(key) else { return };
-        let policy = self.policies.of(&state.name.topic);
         let retry = state.retry.as_ref();
         let again = retry.filter(|retry| retry.failing == Some(row.id));
         let attempts = again.map_or(0, |retry| retry.attempts).saturating_add(verdict.counts());
         let first = again.and_then(|retry| retry.first_failure.clone()).unwrap_or_else(|| failure.clone());
         let version = retry.map(|retry| retry.version);
-        let exhausted = verdict.is_exhausted(policy, attempts, &failure);
-        if exhausted && policy.exhausted == Exhausted::DeadLetter {
-            let step = Step::Bury { row, reason: verdict.reason(), attempts, first, last: failure };
-            return self.ask_for(key, version, step, Kind::BuryParked);
+        let Some(decision) = self.decide(key, attempts, &failure, verdict) else { return };
+        match after(decision, &failure) {
+            After::Leaves { discard } => {
+                let discarded = discard.then(|| Discarded { id: row.id, failure: failure.clone() });
+                let step =
+                    Step::Bury { row, discard, reason: verdict.reason(), attempts, first, last: failure };
+                self.ask_for(key, version, step, Kind::BuryParked { discarded });
+            }
+            After::Stays(next) => {
+                let (then, behind) = (next.then, Vec::new());
+                let step = Step::Fail { row, attempts, first, last: failure, then, behind };
+                self.ask_for(key, version, step, Kind::FailAgain { next });
+            }
         }
-        let due_in = (!exhausted).then(|| verdict.delay(policy, attempts, draw));
-        let then = due_in.map_or(Then::Hold, Then::RetryAfter);
-        let step = Step::Fail { row, attempts, first, last: failure, then, behind: Vec::new() };
-        self.ask_for(key, version, step, Kind::FailAgain { due_in });
     }
 
     /// Handles the store's answer to a transition.
@@ -192,33 +212,74 @@ impl Core {
     /// Handles a transition that was made. `version`: the key's new state, `None` when it flows.
     fn made(&mut self, key: KeyRef, kind: Kind, version: Option<i64>) {
         match kind {
-            Kind::Fail { rows, due_in } => {
+            Kind::Fail { rows, next } => {
                 self.counts.parked += rows.len() as u64;
                 self.set_aside(key, &rows);
-                if let Some(due_in) = due_in {
-                    self.due_at(self.now + due_in);
-                }
+                self.follow(key, next);
             }
             Kind::Park(rows) => {
                 self.counts.parked += rows.len() as u64;
                 self.set_aside(key, &rows);
             }
-            Kind::Bury(row) => {
-                self.counts.buried += 1;
+            Kind::Bury { row, discarded } => {
+                self.is_buried(key, discarded);
                 self.table.remove_row(row.position, key.stay);
                 self.clear_suspicion(key);
             }
             Kind::Resume => self.resumed(key, version),
-            Kind::FailAgain { due_in } => {
+            Kind::FailAgain { next } => {
                 self.give_up_retry(key);
-                if let Some(due_in) = due_in {
-                    self.due_at(self.now + due_in);
-                }
+                self.follow(key, next);
             }
-            Kind::BuryParked => self.parked_is_buried(key, version),
+            Kind::BuryParked { discarded } => {
+                self.is_buried(key, discarded);
+                self.parked_is_buried(key, version);
+            }
         }
         self.place(key);
         self.has_room_to_wait();
+    }
+
+    /// Does what follows a failure that is recorded: schedules the retry, and pauses the topic.
+    fn follow(&mut self, key: KeyRef, next: Next) {
+        if let Then::RetryAfter(delay) = next.then {
+            self.due_at(self.now + delay);
+        }
+        if let Some(failure) = next.pause
+            && let Some(topic) = self.table.get(key).map(|state| state.name.topic.clone())
+        {
+            self.pause_topic(&topic, failure);
+        }
+    }
+
+    /// Pauses a topic as an operator does: here at once, and in the store, for all relays. If that
+    /// fails, the key is tried again, and the topic paused after its next failure.
+    fn pause_topic(&mut self, topic: &Topic, failure: Failure) {
+        if sabotaged!(self, NeverPausesTopic) {
+            return;
+        }
+        let number = self.next_number();
+        if !self.topics.ask_to_pause(topic, number) {
+            return;
+        }
+        if !sabotaged!(self, PausedTopicGoesOn) {
+            self.close_topic(topic);
+        }
+        self.report(Report::TopicPaused(topic.clone(), failure.clone()));
+        self.report_topics();
+        self.commands.push(Command::PauseTopic { number, topic: topic.clone(), failure });
+    }
+
+    /// Records that the first message of a key became a dead letter, or is deleted.
+    fn is_buried(&mut self, key: KeyRef, discarded: Option<Discarded>) {
+        let Some(Discarded { id, failure }) = discarded else {
+            self.counts.buried += 1;
+            return;
+        };
+        self.counts.discarded += 1;
+        if let Some(topic) = self.table.get(key).map(|state| state.name.topic.clone()) {
+            self.report(Report::Discarded(topic, id, failure));
+        }
     }
 
     /// Records that rows of a key are parked.
@@ -287,7 +348,6 @@ impl Core {
     }
 
     fn parked_is_buried(&mut self, key: KeyRef, version: Option<i64>) {
-        self.counts.buried += 1;
         self.clear_suspicion(key);
         let Some(state) = self.table.get_mut(key) else { return };
         let Some((retry, version)) = state.retry.as_mut().zip(version) else {
@@ -309,27 +369,29 @@ impl Core {
     }
 }
 
+/// Consequences of a decision for the failed message.
+enum After {
+    /// It stays, with its key's next state.
+    Stays(Next),
+    /// It becomes a dead letter, or is deleted.
+    Leaves { discard: bool },
+}
+
+fn after(decision: Decision, failure: &Failure) -> After {
+    let stays = |then, pause| After::Stays(Next { then, pause });
+    match decision {
+        Decision::Retry(delay) => stays(Then::RetryAfter(delay), None),
+        Decision::Hold => stays(Then::Hold, None),
+        Decision::PauseTopic(delay) => stays(Then::RetryAfter(delay), Some(failure.clone())),
+        Decision::DeadLetter => After::Leaves { discard: false },
+        Decision::Discard => After::Leaves { discard: true },
+    }
+}
+
 impl Verdict {
     /// Returns the number of attempts that it counts as.
     fn counts(self) -> u32 {
         u32::from(!matches!(self, Self::Silent(_) | Self::Postponed(_)))
-    }
-
-    /// Returns true if it was the last attempt.
-    fn is_exhausted(self, policy: &RetryPolicy, attempts: u32, failure: &Failure) -> bool {
-        match self {
-            Self::Failed => policy.is_exhausted(attempts, &failure.class),
-            Self::Rejected => true,
-            Self::Silent(_) | Self::Postponed(_) => false,
-        }
-    }
-
-    /// Returns the delay before the next attempt.
-    fn delay(self, policy: &RetryPolicy, attempts: u32, draw: f64) -> Duration {
-        match self {
-            Self::Failed | Self::Rejected => policy.delay(attempts, draw),
-            Self::Silent(rest) | Self::Postponed(rest) => rest,
-        }
     }
 
     /// Returns the reason to record with a dead letter.

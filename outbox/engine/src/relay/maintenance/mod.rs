@@ -140,7 +140,6 @@ mod tests {
 
     use super::*;
     use crate::relay::config::RelayConfig;
-    use crate::relay::policies::Policies;
 
     fn context() -> Arc<Context> {
         Arc::new(Context::new(
@@ -152,8 +151,6 @@ mod tests {
             Arc::new(SystemClock::new()),
             1,
             RelayConfig::default(),
-            Arc::new(Policies::default()),
-            0,
         ))
     }
 

@@ -18,6 +18,7 @@ mod metrics;
 mod panics;
 mod problems;
 mod refused;
+mod retry_rules;
 mod stored;
 mod support;
 mod turns;

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::{BucketSet, LeaseRequest, LowWater, RelayId};
-use outbox_contract::{Admin, Exhausted, Outgoing, RetryPolicy, Route, Store, Timestamp, Transactional};
+use outbox_contract::{
+    Admin, Exhausted, Outgoing, RetryPolicy, RetryRule, Route, Store, Timestamp, Transactional,
+};
 use outbox_engine::{RelayHandle, Status};
 use outbox_testkit::{Fault, StoreCall, StoreFaultRates};
 use tokio::time::Instant;
@@ -170,7 +172,8 @@ async fn maintenance_that_fails_degrades() {
 #[tokio::test(start_paused = true)]
 async fn relays_that_are_configured_differently_say_so() {
     let another = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
-    let by_class = RetryPolicy { by_class: vec![("timeout".into(), 1)], ..RetryPolicy::default() };
+    let rule = RetryRule { class: Some("timeout".into()), max_attempts: Some(1), ..RetryRule::default() };
+    let by_class = RetryPolicy { rules: vec![rule], ..RetryPolicy::default() };
     for number in 0..4 {
         let world = World::new();
         let (one, other) = (world.rig(), world.rig());
@@ -178,7 +181,7 @@ async fn relays_that_are_configured_differently_say_so() {
         tokio::time::sleep(MS * 100).await;
         let second = match number {
             0 => other.relay().retry(another.clone()),
-            1 => other.relay().topic_retry("orders", by_class.clone()),
+            1 => other.relay().retry(by_class.clone()),
             2 => other.relay().source("/another-shop"),
             // A larger machine, with the same treatment of messages.
             _ => other.relay().lanes(8).fetch_batch(500).publish_timeout(S * 2),

@@ -36,6 +36,7 @@ mod marks;
 mod metrics;
 mod order;
 mod retries;
+mod retry_rules;
 mod sharing;
 mod slow;
 mod start;

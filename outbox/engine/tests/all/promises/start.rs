@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outbox_contract::backend::{Received, Subscription};
-use outbox_contract::{Admin, RetryPolicy, StoreErrorKind, Transactional, Transport};
+use outbox_contract::{Admin, RetryPolicy, RetryRule, StoreErrorKind, Transactional, Transport};
 use outbox_engine::{Relay, RelayBuilder, StartError};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::{ChaosStore, NullTransport, StoreCall, StoreFault};
@@ -15,7 +15,10 @@ use crate::promises::support::{MS, S, World, message};
 async fn everything_that_is_wrong_is_said_at_once() {
     let world = World::new();
     let rig = world.rig();
-    let never = RetryPolicy { max_attempts: 0, ..RetryPolicy::default() };
+    let covered = RetryRule { class: Some("timeout".into()), ..RetryRule::default() };
+    let rules =
+        vec![RetryRule { topic: Some("a\nb*".into()), ..RetryRule::default() }, covered.clone(), covered];
+    let never = RetryPolicy { max_attempts: 0, rules, ..RetryPolicy::default() };
     let error = rig
         .relay()
         .lease(S)
@@ -23,8 +26,7 @@ async fn everything_that_is_wrong_is_said_at_once() {
         .lanes(0)
         .route("default", Arc::clone(&world.broker))
         .route("a\nb", Arc::clone(&world.broker))
-        .topic_retry("orders", never)
-        .topic_retry("", RetryPolicy::default())
+        .retry(never)
         .start()
         .await
         .unwrap_err();
@@ -35,8 +37,9 @@ async fn everything_that_is_wrong_is_said_at_once() {
         "lanes is 0",
         "route default is configured twice",
         "a\\nb",
-        "topic orders: retry.max_attempts is 0",
-        "the topic is empty",
+        "retry.max_attempts is 0",
+        "topic \"a\\nb*\" matches nothing",
+        "retry.rules[2] (class timeout): it never applies, because retry.rules[1]",
     ];
     assert_eq!(problems.len(), expected.len(), "{error}");
     for words in expected {

@@ -114,7 +114,7 @@ fn config(rng: &mut Rng) -> RelayConfig {
         first_delay: millis(rng, 10, 300),
         max_delay: millis(rng, 300, 1_500),
         exhausted: if rng.bool() { Exhausted::Hold } else { Exhausted::DeadLetter },
-        by_class: Vec::new(),
+        ..RetryPolicy::default()
     };
     config
 }

@@ -48,6 +48,7 @@ pub(crate) enum Bug {
     GivesParkedBackwards,
     ParksFirstOnly,
     FailsThroughHolds,
+    BuriesDiscarded,
     AllowsEveryVerb,
     DeduplicatesOutside,
     PassesBacklog,

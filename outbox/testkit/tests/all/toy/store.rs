@@ -176,7 +176,9 @@ impl Store for ToyStore {
     }
 
     async fn transition(&self, transitions: &[KeyTransition]) -> Result<Vec<Transitioned>, StoreError> {
-        Ok(self.run(|tables, now| transitions.iter().map(|step| tables.transition(step, now)).collect()))
+        Ok(self.run(|tables, now| {
+            transitions.iter().map(|step| tables.transition(step, &self.actor, now)).collect()
+        }))
     }
 
     async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {

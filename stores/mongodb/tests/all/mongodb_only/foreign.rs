@@ -182,7 +182,7 @@ fn fails(stored: &Stored) -> Step {
 
 fn bury(row: outbox_contract::backend::RowId) -> Step {
     let failure = || Failure::new("test", "last");
-    Step::Bury { row, reason: "exhausted", attempts: 1, first: failure(), last: failure() }
+    Step::Bury { row, discard: false, reason: "exhausted", attempts: 1, first: failure(), last: failure() }
 }
 
 #[tokio::test]

@@ -263,6 +263,7 @@ async fn a_row_whose_bucket_is_none_is_known_as_malformed_by_one_relay_and_can_b
             key: waiting.key.clone(),
             version: None,
             step: Step::Bury {
+                discard: false,
                 row: waiting.at,
                 reason: "malformed",
                 attempts: 0,

@@ -253,6 +253,7 @@ async fn bury(
         key: row.key.clone(),
         version: None,
         step: outbox_contract::backend::Step::Bury {
+            discard: false,
             row: row.at,
             reason: "malformed",
             attempts: 1,

@@ -179,7 +179,7 @@ impl World {
             }
             Event::Bury { row } => {
                 let (row, first, last) = (self.row(*row), failure("first"), failure("last"));
-                self.step(Step::Bury { row, reason: "rejected", attempts: 7, first, last });
+                self.step(Step::Bury { row, discard: false, reason: "rejected", attempts: 7, first, last });
             }
             Event::Resume { delivered } => {
                 self.step(Step::Resume {

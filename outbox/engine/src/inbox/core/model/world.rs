@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use outbox_contract::backend::Paused;
 use outbox_contract::backend::Received;
-use outbox_contract::{Failure, KeyId};
+use outbox_contract::{Failure, KeyId, RetryPolicy};
 
 use super::super::{Command, Core, Event, Item, Limits, Task};
 use super::member::{JobOut, Member};
@@ -42,6 +42,7 @@ impl World {
             stores_all: case.stores_all,
             batch: random.usize(1..5),
             tries: random.u32(1..4),
+            retry: RetryPolicy::default(),
             first_delay: MS * 50,
             max_delay: MS * 400,
             suspects: random.usize(1..3),

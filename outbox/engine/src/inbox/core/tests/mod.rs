@@ -1,7 +1,7 @@
 //! The core by hand: single rules, each with the events that show it.
 
 use outbox_contract::backend::{Tag, Unit};
-use outbox_contract::{Failure, Message};
+use outbox_contract::{Failure, Message, RetryPolicy};
 
 use super::conflicts::MAX_CONFLICTS;
 use super::*;
@@ -21,6 +21,7 @@ fn limits() -> Limits {
         outage_delays: (S, S * 8),
         batch: 1,
         tries: 2,
+        retry: RetryPolicy::default(),
         first_delay: S,
         max_delay: S * 4,
         suspects: 2,

@@ -6,10 +6,11 @@ use std::time::Duration;
 use outbox_contract::backend::{
     BucketSet, KeyTransition, Lease, LowWater, Outcome, Position, RelayId, RowId, Step, Stored,
 };
+use outbox_contract::{Exhausted, Topic};
 
 use super::super::{Answer, Event, Question};
 use super::Sabotage;
-use super::cast::{number_of, serial_of, slot_at};
+use super::cast::{TOPICS, number_of, serial_of, slot_at, the_topic, topic_of};
 use super::judge::{Judged, broken};
 use super::leases::LEASE;
 use super::relay::{Out, Source};
@@ -34,6 +35,7 @@ pub(super) enum Ghost {
     Settle(Vec<RowId>),
     Lease { relay: RelayId, low_water: LowWater, yielding: BucketSet },
     GiveBack { relay: RelayId, leases: Vec<Lease>, low_water: LowWater, leaving: bool },
+    Pause(Topic),
 }
 
 /// The next messages of one key that a batch is to carry.
@@ -112,6 +114,7 @@ impl World {
                 Ghost::Lease { relay, low_water, yielding } => {
                     self.store.lease(relay, &low_water, &yielding, now);
                 }
+                Ghost::Pause(topic) => self.pause(&topic),
                 Ghost::GiveBack { relay, leases, low_water, leaving } => {
                     // Its relay may have begun anew under the same epochs, and hears of this with
                     // its next heartbeat.
@@ -211,6 +214,9 @@ impl World {
         if self.now < self.relays[at].slow_until {
             return Ok(());
         }
+        if let Some((number, topic)) = self.relays[at].pauses.pop_front() {
+            return self.pause_topic(at, number, topic);
+        }
         let Some((number, transition)) = self.relays[at].transitions.pop_front() else { return Ok(()) };
         self.judge(&transition)?;
         let call = self.call();
@@ -232,6 +238,31 @@ impl World {
         }
         self.relays[at].answer(Source::Transitions, Event::Transitioned { number, answer });
         Ok(())
+    }
+
+    /// The policy pauses a topic.
+    fn pause_topic(&mut self, at: usize, number: u64, topic: Topic) -> Judged {
+        match self.call() {
+            Call::FailsBefore => return self.begin_anew(at),
+            Call::Hangs => {
+                self.hang(at, Some(Ghost::Pause(topic)));
+                return Ok(());
+            }
+            Call::FailsAfter => {
+                self.pause(&topic);
+                return self.begin_anew(at);
+            }
+            Call::Fine => self.pause(&topic),
+        }
+        self.relays[at].answer(Source::Transitions, Event::TopicPaused { number });
+        Ok(())
+    }
+
+    fn pause(&mut self, topic: &Topic) {
+        self.count("topic that the policy pauses");
+        self.say(|| format!("store: {topic} is paused"));
+        let paused = (0..TOPICS).filter(|at| the_topic(*at) == topic);
+        paused.for_each(|at| self.paused[at] = true);
     }
 
     /// Looks at a transition before it is made.
@@ -259,6 +290,10 @@ impl World {
                     let words =
                         format!("{attempts} attempts of m{serial} of k{of}, which failed {failures} times");
                     return Err(broken("counted", of, words));
+                }
+                let discards = matches!(transition.step, Step::Bury { discard: true, .. });
+                if discards && (self.policy.exhausted != Exhausted::Discard || topic_of(of) != 0) {
+                    return Err(broken("lost", of, format!("m{} of k{of} is discarded", serial_of(row.id))));
                 }
                 Ok(())
             }

@@ -79,6 +79,7 @@ pub(super) fn transition(transition: &KeyTransition) -> String {
             format!("fail {} after {attempts}, {then:?}, behind it {}", id(row.id), rows(behind))
         }
         Step::Park { rows: parked } => format!("park {}", rows(parked)),
+        Step::Bury { row, discard: true, reason, .. } => format!("discard {} ({reason})", id(row.id)),
         Step::Bury { row, reason, .. } => format!("bury {} ({reason})", id(row.id)),
         Step::Resume { delivered } => format!("resume, delivered {}", rows(delivered)),
     };
@@ -167,6 +168,7 @@ pub(super) fn command(command: &Command) -> Option<String> {
         Command::Transition { number, transition: step } => {
             format!("transition {number}: {}", transition(step))
         }
+        Command::PauseTopic { number, topic, .. } => format!("pause {number} of {topic}"),
         Command::GiveBack { buckets, low_water } => {
             format!("give back {} with the mark {}", list(buckets.iter().map(of_bucket)), low_water.position)
         }

@@ -70,6 +70,11 @@ impl Store {
         Due { keys: due.into_iter().take(request.keys).map(due_key).collect(), next }
     }
 
+    /// Whether the first message of a key has failed.
+    pub(super) fn has_failed(&self, of: usize) -> bool {
+        self.tables.keys.get(&of).is_some_and(|row| row.failing.is_some())
+    }
+
     /// Whether an operator holds a key.
     pub(super) fn is_held(&self, of: usize) -> bool {
         self.tables.keys.get(&of).is_some_and(|row| row.held)
@@ -116,7 +121,7 @@ impl Store {
                 self.park(of, rows);
                 Some(Some(version))
             }
-            Step::Bury { row, .. } => self.bury(of, row, version, now),
+            Step::Bury { row, discard, .. } => self.bury(of, row, *discard, (version, now)),
             Step::Resume { delivered } => {
                 let Some(key) = self.tables.keys.get_mut(&of) else { return Some(None) };
                 for row in delivered {
@@ -133,14 +138,24 @@ impl Store {
         }
     }
 
-    fn bury(&mut self, of: usize, row: &RowId, version: i64, now: Duration) -> Option<Option<i64>> {
+    fn bury(
+        &mut self,
+        of: usize,
+        row: &RowId,
+        discard: bool,
+        (version, now): (i64, Duration),
+    ) -> Option<Option<i64>> {
         let parked = self.tables.keys.get_mut(&of).and_then(|key| key.parked.remove(&row.position));
         let stored = match parked {
             Some(stored) => stored,
             None if self.is_hot(row) => self.take_hot(row.position)?.1,
             None => return None,
         };
-        self.die(of, stored);
+        if discard {
+            self.ledger.fate_mut(stored.message.id).out = true;
+        } else {
+            self.die(of, stored);
+        }
         Some(self.tables.keys.get_mut(&of).map(|key| {
             key.begin_anew(now);
             key.version = version;

@@ -84,11 +84,13 @@ impl World {
         Err(self.stuck())
     }
 
-    /// Operators let all keys go on that are held.
+    /// Operators let all keys go on that are held, and the topic that the policy has paused, without
+    /// what fails in it.
     fn mend_keys(&mut self) {
         let now = self.database_now();
+        let resumed = std::mem::take(&mut self.paused[1]);
         for of in 0..KEYS {
-            if self.store.is_held(of) {
+            if self.store.is_held(of) || (resumed && topic_of(of) == 1 && self.store.has_failed(of)) {
                 self.store.skip(of, now);
             }
         }

@@ -129,7 +129,7 @@ impl World {
         leased.paused.route = self.route_paused;
         let paused = (0..TOPICS).filter(|topic| self.paused[*topic]);
         leased.paused.topics = paused.map(|topic| the_topic(topic).clone()).collect();
-        self.relays[at].answer(Source::Keeper, Event::Leased { leased, surplus, until });
+        self.relays[at].answer(Source::Keeper, Event::Leased { leased, surplus, asked, until });
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use outbox_contract::Topic;
 use outbox_contract::backend::{
     BucketSet, Epoch, FetchRequest, KeyTransition, Lease, LowWater, Outcome, Paused, Position, RelayId,
     RowId, Writers,
@@ -79,6 +80,8 @@ pub(super) struct Relay {
     pub(super) below: Option<(u64, FetchRequest)>,
     pub(super) batches: Vec<Out>,
     pub(super) transitions: VecDeque<(u64, KeyTransition)>,
+    /// Topics that are to be paused.
+    pub(super) pauses: VecDeque<(u64, Topic)>,
     pub(super) gives: VecDeque<(BucketSet, LowWater)>,
     pub(super) removals: VecDeque<Removal>,
     pub(super) keeper: Keeper,
@@ -90,7 +93,7 @@ pub(super) struct Relay {
     /// Asked to stop; with the mark that it leaves behind once it has one.
     pub(super) stopping: bool,
     pub(super) drained: Option<LowWater>,
-    /// What the core was told of pauses.
+    /// What the core was told of pauses, and those that it asked for itself.
     pub(super) paused: Paused,
     /// Rows that the broker confirmed, and that may be removed: once for each batch, of whichever
     /// incarnation.
@@ -115,6 +118,7 @@ impl Relay {
             below: None,
             batches: Vec::new(),
             transitions: VecDeque::new(),
+            pauses: VecDeque::new(),
             gives: VecDeque::new(),
             removals: VecDeque::new(),
             keeper: Keeper::default(),
@@ -156,6 +160,7 @@ impl Relay {
         self.below = None;
         self.batches.clear();
         self.transitions.clear();
+        self.pauses.clear();
         self.gives.clear();
         self.hangs_until = None;
         self.paused = Paused::default();
@@ -221,6 +226,10 @@ impl Relay {
                 }
                 Command::Transition { number, transition } => {
                     self.transitions.push_back((number, transition));
+                }
+                Command::PauseTopic { number, topic, .. } => {
+                    self.paused.topics.push(topic.clone());
+                    self.pauses.push_back((number, topic));
                 }
                 Command::GiveBack { buckets, low_water } => self.gives.push_back((buckets, low_water)),
                 Command::Save(low_water) => self.keeper.low_water = low_water,

@@ -100,6 +100,8 @@ sabotages! {
     ReleaseUnseen: "keys that an operator released are not asked for",
     HeldIsDue: "the store says that a held key is due",
     // Topics.
+    NeverPausesTopic: "a topic that the policy pauses is not paused",
+    PausedTopicGoesOn: "a topic that the policy pauses goes on until a heartbeat tells of it",
     ForgetFlagLost: "a batch that is out when its topic closes goes on when it is back",
     TopicStaysClosed: "a broken topic is not tried again",
     CloseForgetsWindows: "a topic that closes forgets where the windows of its keys were",

@@ -14,7 +14,6 @@ use super::super::breaker::Breaker;
 use super::super::{Answer, Command, Core, Event, Limits, PublishCommand, Question};
 use super::cast::{SLOTS, bucket, bucket_at, stored, stripe_of, the_key};
 use crate::relay::config::RelayConfig;
-use crate::relay::policies::Policies;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -31,7 +30,7 @@ impl Bench {
     fn new(ordering: Ordering, config: &RelayConfig) -> Self {
         let breaker = Breaker::new(config.outage_first_delay, config.outage_max_delay);
         let names = (Route::default(), RelayId::from_uuid(uuid::Uuid::nil()));
-        let core = Core::new(names, ordering, Limits::of(config), Arc::new(Policies::default()), breaker, 1);
+        let core = Core::new(names, ordering, Limits::of(config), config.retry.clone(), breaker, 1);
         let mut bench = Self { core, now: MS, wants: Vec::new(), marks: Vec::new() };
         bench.pause(Vec::new());
         bench
@@ -43,7 +42,7 @@ impl Bench {
         let mut leased = Leased { leases: (0..SLOTS).map(lease).collect(), ..Leased::default() };
         leased.paused.topics = topics;
         let until = Duration::from_secs(1_000_000);
-        self.feed(Event::Leased { leased, surplus: BucketSet::EMPTY, until });
+        self.feed(Event::Leased { leased, surplus: BucketSet::EMPTY, asked: self.now, until });
     }
 
     fn small() -> Self {

@@ -2,11 +2,10 @@
 //! after the other.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::backend::{Ordering, RelayId};
-use outbox_contract::{Exhausted, RetryPolicy, Route};
+use outbox_contract::{Exhausted, RetryPolicy, RetryRule, Route};
 
 use super::super::breaker::Breaker;
 use super::super::event::Report;
@@ -20,7 +19,6 @@ use super::judge::{Judged, broken};
 use super::relay::{PUBLISH_TIMEOUT, Relay, Source};
 use super::store::{Store, Tables};
 use super::{Plan, Sabotage};
-use crate::relay::policies::Policies;
 
 pub(super) const MS: Duration = Duration::from_millis(1);
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(4);
@@ -56,7 +54,7 @@ pub(super) struct World {
     pub(super) events: u64,
     story: Option<Vec<String>>,
     limits: Limits,
-    policies: Arc<Policies>,
+    pub(super) policy: RetryPolicy,
     names: usize,
 }
 
@@ -64,15 +62,7 @@ impl World {
     pub(super) fn new(plan: &Plan, tells: bool) -> Self {
         let mut random = plan.random(0);
         let limits = limits(&mut random);
-        let policy = RetryPolicy {
-            max_attempts: 3,
-            first_delay: MS * 50,
-            max_delay: MS * 800,
-            ..RetryPolicy::default()
-        };
-        let hold = RetryPolicy { exhausted: Exhausted::Hold, ..policy.clone() };
-        let policies =
-            Policies { default: policy, by_topic: [(the_topic(1).clone(), hold)].into_iter().collect() };
+        let policy = policy(&mut plan.random(u32::MAX));
         let any = [Ordering::Single, Ordering::Writers, Ordering::Stripes][random.usize(..3)];
         let ordering = plan.ordering.unwrap_or(any);
         let store = Store::new(ordering, plan.sabotage, &mut random);
@@ -98,7 +88,7 @@ impl World {
             events: 0,
             story: tells.then(Vec::new),
             limits,
-            policies: Arc::new(policies),
+            policy,
             names: 0,
             random,
         };
@@ -121,7 +111,6 @@ impl World {
     }
 
     pub(super) fn core(&mut self, id: RelayId) -> Core {
-        let policies = Arc::clone(&self.policies);
         let seed = self.random.u64(..);
         let breaker = Breaker::new(self.limits.first_delay, self.limits.max_delay);
         let is_plain = matches!(
@@ -130,7 +119,8 @@ impl World {
                 | (Some(Sabotage::PlainCursorOfShards), Ordering::Stripes)
         );
         let ordering = if is_plain { Ordering::Single } else { self.store.ordering };
-        let mut core = Core::new((Route::default(), id), ordering, self.limits, policies, breaker, seed);
+        let mut core =
+            Core::new((Route::default(), id), ordering, self.limits, self.policy.clone(), breaker, seed);
         core.sabotage = self.sabotage;
         core
     }
@@ -295,6 +285,24 @@ impl World {
                 broker.send_late(run, of, *now, random);
             }
         }
+    }
+}
+
+/// A policy with one action for each topic: one that takes the message away, and one that keeps it.
+fn policy(random: &mut fastrand::Rng) -> RetryPolicy {
+    let (discards, pauses) = (random.u8(0..4) == 0, random.u8(0..4) == 0);
+    let of_other = RetryRule {
+        topic: Some(the_topic(1).to_string()),
+        exhausted: Some(if pauses { Exhausted::PauseTopic } else { Exhausted::Hold }),
+        ..RetryRule::default()
+    };
+    RetryPolicy {
+        max_attempts: 3,
+        first_delay: MS * 50,
+        max_delay: MS * 800,
+        exhausted: if discards { Exhausted::Discard } else { Exhausted::DeadLetter },
+        rules: vec![of_other],
+        ..RetryPolicy::default()
     }
 }
 

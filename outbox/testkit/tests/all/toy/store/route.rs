@@ -134,7 +134,12 @@ pub(super) fn is_muted(muted: &[Scope], key: &KeyId) -> bool {
 // ANCHOR: transition
 impl Tables {
     /// Checks the lease, and takes the step whole or not at all.
-    pub(super) fn transition(&mut self, transition: &KeyTransition, now: Timestamp) -> Transitioned {
+    pub(super) fn transition(
+        &mut self,
+        transition: &KeyTransition,
+        actor: &Actor,
+        now: Timestamp,
+    ) -> Transitioned {
         let KeyTransition { route, relay, bucket, epoch, key, step, .. } = transition;
         let next = self.next();
         let tables = self.route(route);
@@ -152,7 +157,9 @@ impl Tables {
         let version = state.as_ref().map(|state| state.version);
         tables.keys.extend(state.map(|state| (key.clone(), KeyRow { state, parked })));
         let Some(buried) = moved else { return Transitioned::Stale };
-        if let Step::Bury { reason, attempts, first, last, .. } = step {
+        if let Some((note, id)) = AuditNote::discarded(actor, transition) {
+            self.note(&note, &[id], now);
+        } else if let Step::Bury { reason, attempts, first, last, .. } = step {
             for stored in buried {
                 let (first_failure, last_failure) = (Some(first.clone()), Some(last.clone()));
                 let reason = (*reason).to_owned();

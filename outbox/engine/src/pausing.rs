@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// A pause that was asked of this process, and that the store has not yet told of by a heartbeat.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Pausing {
     is_asked: bool,
     /// Time at which it was in the store. None: not yet, or unknown.
@@ -14,6 +14,11 @@ impl Pausing {
     /// It is to pause, from now on.
     pub(crate) fn ask(&mut self) {
         *self = Self { is_asked: true, stored_at: None };
+    }
+
+    /// Returns true if it was asked for, and the store has not told of it.
+    pub(crate) const fn is_asked(&self) -> bool {
+        self.is_asked
     }
 
     /// The store has it, from `now` on at the latest.
