@@ -50,7 +50,8 @@ pub mod message {
 pub mod relay {
     pub use outbox_contract::duration;
     pub use outbox_engine::{
-        Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayObserver, RelayStats, StartError, Status,
+        Health, Reason, ReasonKind, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayObserver, RelayStats,
+        StartError, Status,
     };
 }
 

@@ -166,7 +166,8 @@ impl World {
     async fn assert_told(&self, relay: &RelayHandle, words: &str) {
         let told = || async {
             let health = relay.health();
-            health.status >= Status::Degraded && health.reasons.iter().any(|reason| reason.contains(words))
+            health.status >= Status::Degraded
+                && health.reasons.iter().any(|reason| reason.text.contains(words))
         };
         assert!(eventually(PATIENCE, told).await, "{:?}", relay.health());
     }

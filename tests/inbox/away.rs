@@ -72,8 +72,9 @@ async fn away(transport: TransportKind) {
 
     // It asks, and repeats nothing.
     let inbox = start(&database, pair, OffsetReset::None).await;
-    let says =
-        |inbox: &InboxHandle, words: &str| inbox.health().reasons.iter().any(|reason| reason.contains(words));
+    let says = |inbox: &InboxHandle, words: &str| {
+        inbox.health().reasons.iter().any(|reason| reason.text.contains(words))
+    };
     until("the position is missed", async || says(&inbox, "offset_reset") && inbox.stats().losses > 0).await;
     assert_eq!(inbox.health().status, Status::Degraded);
     assert_eq!((inbox.stats().received, effects().await), (0, 20));

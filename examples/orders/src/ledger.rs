@@ -84,7 +84,8 @@ impl<D: Database> Ledger<D> {
             if booked > last.0 {
                 last = (booked, Instant::now());
             } else if last.1.elapsed() > PATIENCE {
-                let reasons = self.service.health().reasons.join("; ");
+                let reasons = self.service.health().reasons;
+                let reasons = reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                 let words =
                     format!("{booked} of {events} events are booked, and nothing more for {PATIENCE:?}");
                 return Err(format!("{words}: {reasons}").into());

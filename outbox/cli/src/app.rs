@@ -31,7 +31,7 @@ impl App {
     }
 
     /// Returns the operations of a store, recorded under the name of this program's user.
-    pub(crate) fn acting(&self, store: &dyn Database) -> Arc<dyn Admin> {
+    pub(crate) fn acting<'s>(&self, store: &'s dyn Database) -> Box<dyn Admin + 's> {
         store.acting_as(self.actor.clone())
     }
 

@@ -146,6 +146,9 @@ pub(crate) enum Command {
     Bench(CanaryArgs),
     /// Check everything, with a remedy for each finding
     Doctor,
+    /// Look for the signs of a restored backup, of a copy of a database, and of tables that are of
+    /// different times, before relays start there
+    BackupCheck,
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -180,6 +183,10 @@ pub(crate) struct RelayArgs {
     /// Serve the dashboard there too: to this machine only, unless its settings let in others
     #[arg(long)]
     pub(crate) dashboard: bool,
+    /// Export metrics and traces to this collector of OpenTelemetry, by OTLP over HTTP: http://HOST:4318.
+    /// The variables OTEL_EXPORTER_OTLP_* do so, too
+    #[arg(long, value_name = "URL", env = "OUTBOX_OTLP")]
+    pub(crate) otlp: Option<String>,
     /// Name of this relay in logs and in the database
     #[arg(long, value_name = "NAME", env = "OUTBOX_LABEL")]
     pub(crate) label: Option<String>,
@@ -348,7 +355,7 @@ pub(crate) struct FilterArgs {
     /// Number to skip, for paging
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) offset: usize,
-    /// The newest first: of messages that wait for a relay, and of the audit
+    /// From the end of the list: the newest first
     #[arg(long)]
     pub(crate) newest: bool,
 }

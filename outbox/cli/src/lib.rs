@@ -10,6 +10,11 @@ mod findings;
 mod log;
 mod message;
 mod open;
+#[cfg(feature = "otlp")]
+mod otlp;
+#[cfg(not(feature = "otlp"))]
+#[path = "no_otlp.rs"]
+mod otlp;
 mod out;
 mod redact;
 mod settings;

@@ -2,19 +2,23 @@
 
 use std::io::{self, Write};
 
+use tracing_subscriber::Layer;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::exit::Failed;
+use crate::otlp::Otlp;
 use crate::{escape, redact};
 
-/// Starts the log at a level.
-pub(crate) fn start(level: &str) -> Result<(), Failed> {
+/// Starts the log at a level, and the export of spans if there is one.
+pub(crate) fn start(level: &str, otlp: Option<&Otlp>) -> Result<(), Failed> {
     let level: LevelFilter = level.parse().map_err(|_| {
         Failed::usage(format!("log is {level:?}; write one of off, error, warn, info, debug, trace"))
     })?;
-    let log = tracing_subscriber::fmt().with_writer(Safe::default).with_ansi(false).with_max_level(level);
+    let log = tracing_subscriber::fmt::layer().with_writer(Safe::default).with_ansi(false).with_filter(level);
     // The first log stays: a program has one.
-    let _ = log.try_init();
+    let _ = tracing_subscriber::registry().with(log).with(otlp.map(Otlp::layer)).try_init();
     Ok(())
 }
 

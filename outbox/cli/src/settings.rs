@@ -37,6 +37,8 @@ pub(crate) struct Settings {
     pub(crate) history: Option<Duration>,
     /// Address of health and metrics of a relay.
     pub(crate) http: Option<String>,
+    /// URL of a collector of OpenTelemetry.
+    pub(crate) otlp: Option<String>,
     /// Maximum duration of a stop of a relay.
     #[serde(with = "duration")]
     pub(crate) stop_within: Duration,
@@ -63,6 +65,7 @@ impl Default for Settings {
             transport: None,
             history: None,
             http: None,
+            otlp: None,
             stop_within: Duration::from_secs(20),
             log: "warn".to_owned(),
             relay: RelayConfig::default(),

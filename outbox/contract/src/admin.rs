@@ -4,6 +4,7 @@ mod actor;
 mod audit;
 mod figures;
 mod hidden;
+mod misplaced;
 mod ownership;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub use actor::Actor;
 pub use audit::AuditEntry;
 pub use figures::{Figure, TopicFigures, TopicTally};
 pub use hidden::is_hidden;
+pub use misplaced::Misplaced;
 pub use ownership::{BucketOwner, Ownership, RelayStatus, RouteStatus, RouteTally};
 
 /// Selection of messages or keys, of one route or, if said so, of all routes.
@@ -73,8 +75,8 @@ pub struct Filter {
     /// [`MAX_BYTES_PER_CALL`]. `requeue` and `purge` remove what they find, so they ignore
     /// `offset` and begin with the oldest that remains.
     pub offset: usize,
-    /// True: the newest first. [`waiting`](Admin::waiting) and [`audit`](Admin::audit) follow it; the
-    /// others list in their own order, and what changes something begins with the oldest.
+    /// True: a list begins at its end, mostly with the newest. What changes something begins with the
+    /// oldest whatever this is.
     pub newest: bool,
 }
 
@@ -133,7 +135,7 @@ impl Filter {
         self
     }
 
-    /// Lists the newest first, where a list follows that.
+    /// Lists from the end: the newest first.
     #[must_use]
     pub const fn with_newest(mut self) -> Self {
         self.newest = true;
@@ -293,7 +295,7 @@ impl Past {
 /// }
 /// ```
 #[async_trait]
-pub trait Admin: Send + Sync + 'static {
+pub trait Admin: Send + Sync {
     /// Lists failing and held keys, the longest failing first.
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError>;
 
@@ -376,7 +378,7 @@ pub trait Admin: Send + Sync + 'static {
     /// # Ok(())
     /// # }
     /// ```
-    fn acting_as(&self, actor: Actor) -> Arc<dyn Admin>;
+    fn acting_as(&self, actor: Actor) -> Box<dyn Admin + '_>;
 
     /// Lists operations that changed something, the oldest first, or the newest. Route, topic and
     /// key of the filter are those that the operation named; ids select entries that name one of
@@ -396,6 +398,15 @@ pub trait Admin: Send + Sync + 'static {
     /// Returns figures of the topics of a route, in the order of their names: at most
     /// [`TopicFigures::MAX`].
     async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError>;
+
+    /// Finds messages where none should stand, by a bounded number of rows: those at positions that
+    /// relays had passed, or above the counters that number them. Relays deliver them by themselves;
+    /// [`check`](crate::Store::check) logs them, too.
+    ///
+    /// The provided method finds none, for stores that can't be restored.
+    async fn misplaced(&self) -> Result<Vec<Misplaced>, StoreError> {
+        Ok(Vec::new())
+    }
 
     /// Lists messages to publish, neither parked nor scheduled, in the order of their positions:
     /// about the order in which they were appended. A store looks at a bounded number of messages

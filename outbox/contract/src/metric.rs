@@ -48,6 +48,7 @@ metrics! {
     RESETS = "outbox_resets_total", Counter, "resets", ["route"], "Restarts of a relay's pipeline, which reads the store again.";
     RESTARTS = "outbox_restarts_total", Counter, "restarts", ["route"], "Publishers of a relay that failed and were restarted; failures of other parts count as resets.";
     OLDEST_AGE = "outbox_oldest_age_seconds", Gauge, "seconds", ["route"], "Age of the oldest waiting message, by the database's clock. While it can't be measured, it grows as if no message moved.";
+    TOPIC_OLDEST_AGE = "outbox_topic_oldest_age_seconds", Gauge, "seconds", ["route", "topic"], "Age of the oldest waiting message of a topic, among the first messages of the store (at least 10,000); 0 once none waits. Measured once a minute, while messages wait. After 100 topics of a route, further ones are _OTHER.";
     UNMEASURED = "outbox_unmeasured_seconds", Gauge, "seconds", ["route"], "Time since the backlog was last measured, while measuring fails; its figures are as old.";
     UNSERVED_ROUTES = "outbox_unserved_routes", Gauge, "routes", [], "Routes with messages that have waited for over a minute, and no live relay in any program. Checked once a minute.";
     UNSERVED_AGE = "outbox_unserved_age_seconds", Gauge, "seconds", ["route"], "Age of the oldest message of an unserved route; 0 once a relay serves it. Covers the first 20 such routes that a relay finds.";

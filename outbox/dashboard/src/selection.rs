@@ -13,6 +13,12 @@ use crate::problem::Problem;
 /// Names of the parameters of a selection.
 pub(crate) const NAMES: &[&str] = &["route", "topic", "key", "id", "since", "before", "cause", "text"];
 
+/// Name of the parameter of the order of a list. Operations have none: they begin with the oldest.
+pub(crate) const ORDER: &str = "order";
+
+/// Its value for a list from its end.
+pub(crate) const NEWEST: &str = "newest";
+
 /// Largest number of items before a page.
 const MAX_OFFSET: usize = 1_000_000_000;
 
@@ -56,6 +62,7 @@ impl Selection {
             ids: Some(ids).filter(|ids| !ids.is_empty()),
             since: instant("since")?,
             before: instant("before")?,
+            newest: params.get(ORDER) == Some(NEWEST),
             ..Filter::all_routes()
         };
         let offset = params.get("offset").and_then(|offset| offset.parse().ok()).unwrap_or(0).min(MAX_OFFSET);

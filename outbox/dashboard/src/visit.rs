@@ -44,7 +44,7 @@ impl Visit {
     }
 
     /// Returns the store, to act under the visitor's name.
-    pub(crate) fn admin(&self) -> Arc<dyn Admin> {
+    pub(crate) fn admin(&self) -> Box<dyn Admin + '_> {
         self.app.store.acting_as(Actor::new(format!("{} (dashboard)", self.principal.name)))
     }
 

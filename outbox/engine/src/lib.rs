@@ -22,7 +22,8 @@ pub use mediator::{EventHandler, EventHandlerFn, HandlerError, Mediator};
 #[cfg(any(test, feature = "simulation"))]
 pub use relay::simulation;
 pub use relay::{
-    Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayObserver, RelayStats, StartError, Status,
+    Health, Reason, ReasonKind, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayObserver, RelayStats,
+    StartError, Status,
 };
 pub use service::{Service, ServiceBuilder, ServiceHandle, ShutdownError};
 pub use telemetry::consume_span;

@@ -1,7 +1,6 @@
 //! The verbs of operators.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use outbox_contract::admin::{
     Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, MAX_PER_CALL, OutboxId, Ownership,
@@ -146,8 +145,8 @@ impl Admin for MemoryStore {
         Ok(identity)
     }
 
-    fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
-        Arc::new(Self { actor, ..self.clone() })
+    fn acting_as(&self, actor: Actor) -> Box<dyn Admin + '_> {
+        Box::new(Self { actor, ..self.clone() })
     }
 
     async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>, StoreError> {

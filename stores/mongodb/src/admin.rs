@@ -3,12 +3,10 @@
 //! Each that changes something of a key is one transaction behind a [`Fence`], and makes the key's
 //! next version.
 
-use std::sync::Arc;
-
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
 use outbox_contract::admin::{
-    Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, OutboxId, Ownership, RouteStatus,
+    Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, Misplaced, OutboxId, Ownership, RouteStatus,
     TopicFigures,
 };
 use outbox_contract::backend::rules::failing_key;
@@ -26,7 +24,7 @@ use crate::keys::KeyIn;
 use crate::row;
 use crate::store::MongoDbStore;
 use crate::transaction::{Work, transact};
-use crate::{figures, identity};
+use crate::{below, figures, identity};
 
 /// The most messages that are discarded in one transaction: what it writes is kept in memory by the
 /// server until it commits, and one that takes a minute is aborted.
@@ -204,8 +202,8 @@ fn letter(row: &Document) -> String {
 
 #[async_trait]
 impl Admin for MongoDbStore {
-    fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
-        Arc::new(self.with_actor(actor))
+    fn acting_as(&self, actor: Actor) -> Box<dyn Admin + '_> {
+        Box::new(self.with_actor(actor))
     }
 
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
@@ -321,6 +319,10 @@ impl Admin for MongoDbStore {
 
     async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError> {
         figures::topics(self.database(), route).await.map_err(|failed| failed.in_step("topics"))
+    }
+
+    async fn misplaced(&self) -> Result<Vec<Misplaced>, StoreError> {
+        below::find(self.database()).await.map_err(|failed| failed.in_step("misplaced"))
     }
 
     async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
+use outbox_contract::admin::Misplaced;
 use outbox_contract::backend::Position;
 
 use crate::database::Database;
@@ -16,38 +17,8 @@ use crate::error::Failed;
 use crate::fetch::range;
 use crate::keys::number;
 
-/// Warns of messages above the counters of any route, as far as the counting limit goes. What hinders the look hinders nothing else.
-pub(crate) async fn warn(database: &Database) {
-    match find(database).await {
-        Ok(found) => found.iter().for_each(Found::say),
-        Err(failed) => {
-            let error = failed.in_step("check");
-            tracing::debug!(%error, "could not look for messages above the counters of their stripes");
-        }
-    }
-}
-
-/// A route with messages above counters: in how many stripes, and one of them.
-#[derive(Debug)]
-struct Found {
-    route: String,
-    stripes: usize,
-    stripe: i64,
-}
-
-impl Found {
-    fn say(&self) {
-        let Self { route, stripes, stripe } = self;
-        tracing::warn!(
-            %route, stripes, stripe,
-            "messages are above the counters of their stripes, as after a restore, an import or a loss of outbox_stripe alone; a relay delivers them within a \
-             minute. Restore outbox_stripe together with outbox_message"
-        );
-    }
-}
-
-/// One range of the hot collection for each route, up to the limit: a backlog of any size is not walked over.
-async fn find(database: &Database) -> Result<Vec<Found>, Failed> {
+/// Finds messages above the counters of any route: one range of the hot collection for each, up to the limit, so that a backlog of any size is not walked over.
+pub(crate) async fn find(database: &Database) -> Result<Vec<Misplaced>, Failed> {
     let mut session = database.session().await?;
     let mut found = Vec::new();
     let routes = database.routes().distinct("_id", doc! {}).session(&mut session).await?;
@@ -59,7 +30,11 @@ async fn find(database: &Database) -> Result<Vec<Found>, Failed> {
             |(stripe, number): &(&i64, &i64)| **number > counters.get(*stripe).copied().unwrap_or(0);
         let above: Vec<i64> = highest.iter().filter(is_above).map(|(stripe, _)| *stripe).collect();
         if let Some(stripe) = above.first() {
-            found.push(Found { route: route.to_owned(), stripes: above.len(), stripe: *stripe });
+            let text = format!(
+                "messages are above the counters of {} stripes, as of stripe {stripe}, as after a restore, an import or a loss of outbox_stripe alone",
+                above.len()
+            );
+            found.push(Misplaced::new(route, text, "Restore outbox_stripe together with outbox_message"));
         }
     }
     Ok(found)

@@ -54,6 +54,14 @@ pub(crate) fn by_delivery() -> Document {
     doc! { "delivered_at": 1, "position": 1 }
 }
 
+/// The same order from its end, if the filter says so.
+fn towards(filter: &Filter, mut sort: Document) -> Document {
+    if filter.newest {
+        sort.iter_mut().for_each(|(_, way)| *way = Bson::Int32(-1));
+    }
+    sort
+}
+
 /// Documents of one page, with these fields alone (of none: all). It may be short because its rows are large, so a short one need not be the
 /// last. The server takes a limit of 0 for none.
 pub(crate) async fn page(
@@ -111,7 +119,7 @@ pub(crate) async fn failing_keys(database: &Database, filter: &Filter) -> Result
         let names: Vec<Document> = rows.iter().filter_map(key_of_parked).collect();
         wanted.insert("_id", doc! { "$in": names });
     }
-    let by_age = doc! { "since": 1, "route": 1, "topic": 1, "key": 1 };
+    let by_age = towards(filter, doc! { "since": 1, "route": 1, "topic": 1, "key": 1 });
     let rows = page(&mut session, database.keys(), wanted, by_age, filter, filter.offset, doc! {}).await?;
     let behind = behind(database, &mut session, &rows).await?;
     let read = |row: &Document| {
@@ -174,6 +182,7 @@ pub(crate) async fn listed(database: &Database, view: View, filter: &Filter) -> 
     };
     let mut session = database.session().await?;
     let wanted = matching(filter, key, at);
+    let sort = towards(filter, sort);
     let rows = page(&mut session, collection, wanted, sort, filter, filter.offset, doc! {}).await?;
     let read = |row: Document| {
         let (route, at) = (route(&row), instant(&row, at));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_core::stream::BoxStream;
 use mongodb::options::ClientOptions;
 use mongodb::{Client, ClientSession};
-use outbox_contract::admin::Actor;
+use outbox_contract::admin::{Actor, Misplaced};
 use outbox_contract::backend::{
     Backlog, Blame, BucketSet, Committed, Dedup, Due, DueRequest, FetchRequest, Fetched, Frontier,
     KeyTransition, Lease, LeaseRequest, Leased, LowWater, Maintained, RelayId, RowId, Stored, StripeMark,
@@ -227,7 +227,14 @@ impl Store for MongoDbStore {
     async fn check(&self) -> Result<(), StoreError> {
         self.forget_routes();
         migrate::check(self.database()).await?;
-        below::warn(self.database()).await;
+        match below::find(self.database()).await {
+            Ok(found) => found.iter().for_each(Misplaced::warn),
+            // What hinders the look hinders nothing else.
+            Err(failed) => {
+                let error = failed.in_step("check");
+                tracing::debug!(%error, "could not look for messages above the counters of their stripes");
+            }
+        }
         Ok(())
     }
 

@@ -3,10 +3,8 @@
 //! Each that changes something is one transaction; those on a key lock the key's row first and make
 //! the key's next version.
 
-use std::sync::Arc;
-
 use outbox_contract::admin::{
-    Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, OutboxId, Ownership, RouteStatus,
+    Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, Misplaced, OutboxId, Ownership, RouteStatus,
     TopicFigures,
 };
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
@@ -29,7 +27,7 @@ use crate::lease::now;
 use crate::line::in_transaction;
 use crate::row::raw;
 use crate::store::MySqlStore;
-use crate::{audit, identity, sql};
+use crate::{audit, below, identity, sql};
 
 impl MySqlStore {
     /// Does something with a key that is failing or held, and commits it.
@@ -87,8 +85,8 @@ impl MySqlStore {
 
 #[async_trait]
 impl Admin for MySqlStore {
-    fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
-        Arc::new(self.with_actor(actor))
+    fn acting_as(&self, actor: Actor) -> Box<dyn Admin + '_> {
+        Box::new(self.with_actor(actor))
     }
 
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
@@ -263,6 +261,12 @@ impl Admin for MySqlStore {
 
     async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError> {
         self.figures(route).await
+    }
+
+    async fn misplaced(&self) -> Result<Vec<Misplaced>, StoreError> {
+        let limit = self.options().counting_limit;
+        let find = async |connection: &mut MySqlConnection| below::find(connection, limit).await;
+        self.on("misplaced", &self.lines().operating, find).await
     }
 
     async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {

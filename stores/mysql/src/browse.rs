@@ -66,8 +66,21 @@ pub(crate) const SCHEDULED: Table = Table {
 };
 
 impl Table {
-    /// A statement for what the filter lets through, the oldest first, up to its limit.
+    /// A statement for what the filter lets through, the oldest first, up to its limit: what changes something begins there.
     pub(crate) fn select(&self, columns: &str, filter: &Filter) -> QueryBuilder<MySql> {
+        self.select_along(self.order, columns, filter)
+    }
+
+    /// A statement for a list, from the end that the filter names.
+    fn list(&self, columns: &str, filter: &Filter) -> QueryBuilder<MySql> {
+        if filter.newest {
+            let backwards = format!("{} desc", self.order.replace(", ", " desc, "));
+            return self.select_along(&backwards, columns, filter);
+        }
+        self.select(columns, filter)
+    }
+
+    fn select_along(&self, order: &str, columns: &str, filter: &Filter) -> QueryBuilder<MySql> {
         let mut query = QueryBuilder::new(format!("select {columns} from {} t where true", self.table));
         let mut bytes = |condition: String, value: Option<&str>| {
             if let Some(value) = value {
@@ -92,7 +105,7 @@ impl Table {
             }
             query.push("))");
         }
-        query.push(format!(" order by {} limit {}", self.order, number(filter.limit())));
+        query.push(format!(" order by {order} limit {}", number(filter.limit())));
         query
     }
 }
@@ -129,7 +142,7 @@ impl MySqlStore {
         filter: &Filter,
         read: impl Fn(&MySqlRow) -> Result<Option<T>, sqlx::Error>,
     ) -> Result<Vec<T>, StoreError> {
-        let mut query = table.select(columns, filter);
+        let mut query = table.list(columns, filter);
         query.push(format!(" offset {}", number(filter.offset)));
         let work = async |connection: &mut MySqlConnection| {
             let rows = query.build().persistent(false).fetch_all(connection).await?;
@@ -148,14 +161,14 @@ impl MySqlStore {
         read: impl Fn(&MySqlRow) -> Result<T, sqlx::Error> + Send + Sync,
     ) -> Result<Vec<T>, StoreError> {
         let offset = format!(" offset {}", number(filter.offset));
-        let mut sizes = table.select("length(t.headers) + length(t.payload)", filter);
+        let mut sizes = table.list("length(t.headers) + length(t.payload)", filter);
         sizes.push(&offset);
         // Sizes first: what a connection was asked for is sent, whether it is read or not.
         let page = async |connection: &mut MySqlConnection| {
             let rows = sizes.build().persistent(false).fetch_all(&mut *connection).await?;
             let sizes: Result<Vec<i64>, _> = rows.iter().map(|row| row.try_get_unchecked(0)).collect();
             let filter = Filter { limit: Some(fitting(&sizes?)), ..filter.clone() };
-            let mut query = table.select(columns, &filter);
+            let mut query = table.list(columns, &filter);
             query.push(&offset);
             let mut page = Vec::with_capacity(filter.limit());
             let mut rows = query.build().persistent(false).fetch(connection);

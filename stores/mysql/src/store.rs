@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use outbox_contract::admin::Actor;
+use outbox_contract::admin::{Actor, Misplaced};
 use outbox_contract::backend::{
     Backlog, BucketSet, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease, LeaseRequest,
     Leased, LowWater, Maintained, RelayId, RowId, StripeMark, StripeMarks, Transitioned, Unserved,
@@ -302,7 +302,13 @@ impl Store for MySqlStore {
         // tables as they are now.
         let mut connection = self.inner.way.open().await.map_err(|error| store_error("check", error))?;
         check::check(&mut connection).await?;
-        below::warn(&mut connection, self.options().counting_limit).await;
+        match below::find(&mut connection, self.options().counting_limit).await {
+            Ok(found) => found.iter().for_each(Misplaced::warn),
+            // What hinders the look hinders nothing else.
+            Err(error) => {
+                tracing::debug!(%error, "could not look for messages above the counters of their stripes")
+            }
+        }
         Ok(())
     }
 

@@ -4,11 +4,9 @@
 //! key are functions in the database, which lock the key's row before they look, and make the key's
 //! next version.
 
-use std::sync::Arc;
-
 use outbox_contract::admin::{
-    Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, MAX_BYTES_PER_CALL, OutboxId, Ownership,
-    RouteStatus, TopicFigures,
+    Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, MAX_BYTES_PER_CALL, Misplaced, OutboxId,
+    Ownership, RouteStatus, TopicFigures,
 };
 use outbox_contract::backend::{Archive, AuditNote, Death, KeyOperation, Listed, Steered, View, requeued};
 use outbox_contract::{
@@ -19,6 +17,7 @@ use sqlx::query::Query;
 use sqlx::{Postgres, Row, SqlStr};
 use uuid::Uuid;
 
+use crate::below;
 use crate::error::store_error;
 use crate::fetch::number;
 use crate::handled;
@@ -132,12 +131,14 @@ fn flows(operation: &'static str, route: &Route, key: &KeyId) -> StoreError {
 
 #[async_trait]
 impl Admin for PostgresStore {
-    fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
-        Arc::new(self.with_actor(actor))
+    fn acting_as(&self, actor: Actor) -> Box<dyn Admin + '_> {
+        Box::new(self.with_actor(actor))
     }
 
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
-        let query = self.filtered(&self.sql().browse_keys, filter).bind(number(filter.offset));
+        let sql = self.sql();
+        let statement = if filter.newest { &sql.browse_keys_newest } else { &sql.browse_keys };
+        let query = self.filtered(statement, filter).bind(number(filter.offset));
         self.look("failing_keys", query, |row| {
             let Ok(key) = KeyId::new(row.try_get::<&str, _>("topic")?, row.try_get::<&str, _>("key")?) else {
                 return Ok(None);
@@ -160,15 +161,14 @@ impl Admin for PostgresStore {
 
     async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
         let sql = self.sql();
-        let (statement, at) = match view {
-            View::Waiting if filter.newest => (&sql.browse_waiting_newest, "appended_at"),
-            View::Waiting => (&sql.browse_waiting, "appended_at"),
-            View::Parked => (&sql.browse_parked, "parked_at"),
-            View::DeadLetters => (&sql.browse_dead, "died_at"),
-            View::History => (&sql.browse_history, "delivered_at"),
-            View::Scheduled => (&sql.browse_scheduled, "due_at"),
+        let (statements, at) = match view {
+            View::Waiting => ([&sql.browse_waiting, &sql.browse_waiting_newest], "appended_at"),
+            View::Parked => ([&sql.browse_parked, &sql.browse_parked_newest], "parked_at"),
+            View::DeadLetters => ([&sql.browse_dead, &sql.browse_dead_newest], "died_at"),
+            View::History => ([&sql.browse_history, &sql.browse_history_newest], "delivered_at"),
+            View::Scheduled => ([&sql.browse_scheduled, &sql.browse_scheduled_newest], "due_at"),
         };
-        let mut query = self.page(statement, filter);
+        let mut query = self.page(statements[usize::from(filter.newest)], filter);
         if view == View::Waiting {
             query = query.bind(number(filter.looked_at()));
         }
@@ -299,6 +299,13 @@ impl Admin for PostgresStore {
 
     async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError> {
         self.figures(route).await
+    }
+
+    async fn misplaced(&self) -> Result<Vec<Misplaced>, StoreError> {
+        let failed = |error| store_error("misplaced", error);
+        let mut line = self.lines().browsing.hold().await.map_err(failed)?;
+        let found = below::find(&mut line.connection, self.sql(), self.options().counting_limit).await;
+        line.finish(found).await.map_err(failed)
     }
 
     async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use outbox_contract::Route;
+use outbox_contract::admin::Misplaced;
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
@@ -82,22 +83,24 @@ pub(crate) async fn lowest(
     Ok((row.try_get::<Option<i64>, _>("position")?.unwrap_or(NONE), row.try_get("low_water")?))
 }
 
-/// Warns of messages below the marks of any route.
-pub(crate) async fn warn(
+/// Finds messages below the marks of any route.
+pub(crate) async fn find(
     connection: &mut PgConnection,
     sql: &Statements,
     counting_limit: u32,
-) -> Result<(), sqlx::Error> {
+) -> Result<Vec<Misplaced>, sqlx::Error> {
+    let mut found = Vec::new();
     for row in sql.query(&sql.lease_routes).fetch_all(&mut *connection).await? {
         let route: String = row.try_get(0)?;
         let (lowest, mark) = lowest(connection, sql, &route, counting_limit).await?;
         if lowest != NONE {
-            tracing::warn!(
-                %route, position = lowest, mark,
-                "messages stand below the saved mark of relays, as after a restore, a move or an import without the sequence of positions; a relay \
-                 delivers them within a minute. Set outbox_message_position above the highest position that was ever used"
+            let text = format!(
+                "messages from position {lowest} on stand below {mark}, the saved mark of relays, as after a restore, a move or an import without the \
+                 sequence of positions"
             );
+            let remedy = "Set outbox_message_position above the highest position that was ever used";
+            found.push(Misplaced::new(route, text, remedy));
         }
     }
-    Ok(())
+    Ok(found)
 }

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use outbox_contract::admin::Misplaced;
 use outbox_contract::{StoreError, StoreErrorKind};
 use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::{Executor, Row};
@@ -96,9 +97,10 @@ pub(crate) async fn check(
     }
     check_statements(connection, sql).await?;
     // A relay delivers them, so it is no reason not to start one.
-    let look = below::warn(connection, sql, options.counting_limit);
-    if !matches!(tokio::time::timeout(below::MOST, look).await, Ok(Ok(()))) {
-        tracing::debug!("the check for messages below the saved marks of relays did not succeed");
+    let look = below::find(connection, sql, options.counting_limit);
+    match tokio::time::timeout(below::MOST, look).await {
+        Ok(Ok(found)) => found.iter().for_each(Misplaced::warn),
+        _ => tracing::debug!("the check for messages below the saved marks of relays did not succeed"),
     }
     Ok(())
 }

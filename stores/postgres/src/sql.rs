@@ -47,10 +47,15 @@ statements! {
     backlog
     below
     browse_dead
+    browse_dead_newest
     browse_history
+    browse_history_newest
     browse_keys
+    browse_keys_newest
     browse_parked
+    browse_parked_newest
     browse_scheduled
+    browse_scheduled_newest
     browse_waiting
     browse_waiting_newest
     cancel_scheduled

@@ -3,11 +3,9 @@
 //! Each operation that changes something is one transaction that has the write lock from its start;
 //! those on a key make the key's next version.
 
-use std::sync::Arc;
-
 use outbox_contract::admin::{
-    Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, MAX_BYTES_PER_CALL, OutboxId, Ownership,
-    RouteStatus, TopicFigures,
+    Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, MAX_BYTES_PER_CALL, Misplaced, OutboxId,
+    Ownership, RouteStatus, TopicFigures,
 };
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::{Archive, AuditNote, Death, KeyOperation, Listed, Steered, View};
@@ -27,7 +25,7 @@ use crate::requeue::{self, chosen};
 use crate::row::raw;
 use crate::store::SqliteStore;
 use crate::transition::{KeyIn, message_id, read_state};
-use crate::{audit, figures, identity, sql};
+use crate::{audit, below, figures, identity, sql};
 
 /// Maximum number of messages that one transaction discards: heartbeats and appends wait no longer
 /// than that takes.
@@ -143,12 +141,13 @@ impl SqliteStore {
 
 #[async_trait]
 impl Admin for SqliteStore {
-    fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
-        Arc::new(self.with_actor(actor))
+    fn acting_as(&self, actor: Actor) -> Box<dyn Admin + '_> {
+        Box::new(self.with_actor(actor))
     }
 
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
-        self.look("failing_keys", page(sql::BROWSE_KEYS, filter), |row| {
+        let statement = if filter.newest { sql::BROWSE_KEYS_NEWEST } else { sql::BROWSE_KEYS };
+        self.look("failing_keys", page(statement, filter), |row| {
             let Ok(key) = KeyId::new(row.try_get::<&str, _>("topic")?, row.try_get::<&str, _>("key")?) else {
                 return Ok(None);
             };
@@ -161,15 +160,14 @@ impl Admin for SqliteStore {
     }
 
     async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
-        let (statement, at) = match view {
-            View::Waiting if filter.newest => (sql::BROWSE_WAITING_NEWEST, "appended_at"),
-            View::Waiting => (sql::BROWSE_WAITING, "appended_at"),
-            View::Parked => (sql::BROWSE_PARKED, "parked_at"),
-            View::DeadLetters => (sql::BROWSE_DEAD, "died_at"),
-            View::History => (sql::BROWSE_HISTORY, "delivered_at"),
-            View::Scheduled => (sql::BROWSE_SCHEDULED, "due_at"),
+        let (statements, at) = match view {
+            View::Waiting => ([sql::BROWSE_WAITING, sql::BROWSE_WAITING_NEWEST], "appended_at"),
+            View::Parked => ([sql::BROWSE_PARKED, sql::BROWSE_PARKED_NEWEST], "parked_at"),
+            View::DeadLetters => ([sql::BROWSE_DEAD, sql::BROWSE_DEAD_NEWEST], "died_at"),
+            View::History => ([sql::BROWSE_HISTORY, sql::BROWSE_HISTORY_NEWEST], "delivered_at"),
+            View::Scheduled => ([sql::BROWSE_SCHEDULED, sql::BROWSE_SCHEDULED_NEWEST], "due_at"),
         };
-        let mut query = messages(statement, filter);
+        let mut query = messages(statements[usize::from(filter.newest)], filter);
         if view == View::Waiting {
             query = query.bind(i64::try_from(filter.looked_at()).unwrap_or(i64::MAX));
         }
@@ -268,6 +266,11 @@ impl Admin for SqliteStore {
     async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError> {
         let topics = figures::topics(&self.pools().reads, route, self.options().counting_limit).await;
         topics.map_err(|error| store_error("topics", error))
+    }
+
+    async fn misplaced(&self) -> Result<Vec<Misplaced>, StoreError> {
+        let found = below::find(&self.pools().reads, self.options().counting_limit).await;
+        found.map_err(|error| store_error("misplaced", error))
     }
 
     async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {

@@ -5,6 +5,7 @@
 //! messages below. A relay does so by itself, with
 //! [`fetch_below`](outbox_contract::Store::fetch_below).
 
+use outbox_contract::admin::Misplaced;
 use sqlx::Row;
 use sqlx::sqlite::SqlitePool;
 
@@ -14,42 +15,33 @@ use crate::sql;
 /// backlog's figures, which are requested all the time, use the limit itself.
 const WALKED: i64 = 10;
 
-/// A route with messages below its mark, the lowest of them, and the mark.
-#[derive(Debug, PartialEq, Eq)]
-struct Found {
-    route: String,
-    lowest: i64,
-    mark: i64,
-}
-
-async fn find(pool: &SqlitePool, counting_limit: u32) -> Result<Vec<Found>, sqlx::Error> {
+/// Finds messages below the marks of any route.
+pub(crate) async fn find(pool: &SqlitePool, counting_limit: u32) -> Result<Vec<Misplaced>, sqlx::Error> {
     let walked = i64::from(counting_limit).saturating_mul(WALKED);
     let mut found = Vec::new();
     for row in sqlx::query(sql::BELOW).bind(walked).fetch_all(pool).await? {
-        if let Some(lowest) = row.try_get("position")? {
-            found.push(Found { route: row.try_get("route")?, lowest, mark: row.try_get("low_water")? });
+        if let Some(lowest) = row.try_get::<Option<i64>, _>("position")? {
+            let (route, mark): (String, i64) = (row.try_get("route")?, row.try_get("low_water")?);
+            found.push(misplaced(&route, lowest, mark));
         }
     }
     Ok(found)
 }
 
-/// Warns of messages below the marks of any route.
-pub(crate) async fn warn(pool: &SqlitePool, counting_limit: u32) -> Result<(), sqlx::Error> {
-    for Found { route, lowest, mark } in find(pool, counting_limit).await? {
-        tracing::warn!(
-            %route, position = lowest, mark,
-            "messages stand below the saved mark of relays, as after a restore, an import, or a sqlite_sequence that was set back; a relay delivers them \
-             within a minute. Set the seq of outbox_message in sqlite_sequence above the highest position that was ever used"
-        );
-    }
-    Ok(())
+fn misplaced(route: &str, lowest: i64, mark: i64) -> Misplaced {
+    let text = format!(
+        "messages from position {lowest} on stand below {mark}, the saved mark of relays, as after a restore, an import, or a sqlite_sequence that was set back"
+    );
+    let remedy =
+        "Set the seq of outbox_message in sqlite_sequence above the highest position that was ever used";
+    Misplaced::new(route, text, remedy)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::SqliteStore;
-    use outbox_contract::Store;
+    use outbox_contract::{Admin, Store};
 
     #[tokio::test]
     async fn what_stands_below_a_mark_is_found_and_nothing_else() {
@@ -65,9 +57,9 @@ mod tests {
         let looked = async |limit| find(&store.pools().reads, limit).await.unwrap();
         assert_eq!(looked(100).await, []);
         run("insert into outbox_message (position, route, topic, event_type) values (30, 'default', 'orders', 'x'), (12, 'default', 'orders', 'x')").await;
-        let found = || Found { route: "default".to_owned(), lowest: 12, mark: 30 };
+        let found = || misplaced("default", 12, 30);
         assert_eq!(looked(100).await, [found()]);
-        warn(&store.pools().reads, 100).await.unwrap();
+        assert_eq!(store.misplaced().await.unwrap(), [found()]);
         // Without scanning a backlog of other routes of any size.
         run("with recursive r(n) as (select 1 union all select n + 1 from r where n < 8)
              insert into outbox_message (position, route, topic, event_type) select n, 'unmarked', 'orders', 'x' from r")

@@ -15,10 +15,15 @@ outbox_store_sql::statements! {
     BACKLOG = "backlog";
     BELOW = "below";
     BROWSE_DEAD = "browse_dead";
+    BROWSE_DEAD_NEWEST = "browse_dead_newest";
     BROWSE_HISTORY = "browse_history";
+    BROWSE_HISTORY_NEWEST = "browse_history_newest";
     BROWSE_KEYS = "browse_keys";
+    BROWSE_KEYS_NEWEST = "browse_keys_newest";
     BROWSE_PARKED = "browse_parked";
+    BROWSE_PARKED_NEWEST = "browse_parked_newest";
     BROWSE_SCHEDULED = "browse_scheduled";
+    BROWSE_SCHEDULED_NEWEST = "browse_scheduled_newest";
     BROWSE_WAITING = "browse_waiting";
     BROWSE_WAITING_NEWEST = "browse_waiting_newest";
     BURY_PARKED = "bury_parked";

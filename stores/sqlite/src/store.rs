@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::admin::Actor;
+use outbox_contract::admin::{Actor, Misplaced};
 use outbox_contract::backend::{
     Backlog, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease, LeaseRequest, Leased,
     LowWater, Maintained, RelayId, RowId, Transitioned, Unserved, WakeupSignal,
@@ -18,7 +18,7 @@ use crate::config::SqliteOptions;
 use crate::error::store_error;
 use crate::migrate::{self, MIGRATIONS};
 use crate::pools::Pools;
-use crate::{below, due, fetch, lease, maintain, settle, transition};
+use crate::{due, fetch, lease, maintain, settle, transition};
 
 /// An outbox in a SQLite file. Cheap to clone: clones share their connections.
 ///
@@ -212,8 +212,8 @@ impl Store for SqliteStore {
     async fn check(&self) -> Result<(), StoreError> {
         self.in_place("check")?;
         migrate::check(&self.pools().reads).await?;
-        let warned = below::warn(&self.pools().reads, self.options().counting_limit).await;
-        warned.map_err(|error| store_error("check", error))
+        self.misplaced().await?.iter().for_each(Misplaced::warn);
+        Ok(())
     }
 
     async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {

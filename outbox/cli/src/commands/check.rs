@@ -7,6 +7,7 @@ use outbox::{Route, Store, Transport};
 use serde_json::json;
 
 use crate::app::{App, count};
+use crate::commands::backup::Signs;
 use crate::commands::status::Picture;
 use crate::exit::{Exit, Failed, Outcome};
 use crate::findings::Finding;
@@ -72,6 +73,8 @@ pub(crate) async fn doctor(app: &App) -> Outcome {
             Ok(()) => {
                 checked.push("backlog");
                 findings.extend(Picture::take(&*store, &[Route::default()], MAX_AGE).await?.findings);
+                checked.push("positions");
+                findings.extend(Signs::look(&*store).await?.wrong());
             }
             Err(error) => findings.push(Finding::new(
                 "schema",
@@ -109,13 +112,6 @@ fn settings(app: &App) -> Vec<Finding> {
             "no-transport",
             "no broker is named: it was not checked",
             "give its URL with --transport, or in OUTBOX_TRANSPORT",
-        ));
-    }
-    if app.settings.relay.source == outbox::relay::RelayConfig::default().source {
-        findings.push(Finding::new(
-            "default-source",
-            "relay.source is the default, /outbox: consumers can't tell two outboxes apart",
-            "name the service: --set relay.source=/orders",
         ));
     }
     findings

@@ -5,7 +5,7 @@ use std::io::Read;
 
 use outbox::admin::{Edit, Filter};
 use outbox::backend::View;
-use outbox::{Admin, Headers, Key, MessageId, Timestamp, Topic};
+use outbox::{Headers, Key, MessageId, Timestamp, Topic};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 

@@ -7,18 +7,21 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{
+    BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
 use outbox::Status;
-use outbox::relay::{Health, RelayObserver};
+use outbox::relay::{Health, Reason, RelayObserver};
 use outbox::telemetry::{ALL, Kind};
 use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::exit::Failed;
+use crate::otlp::{self, Otlp};
 use crate::{escape, redact};
 
 /// Bounds of the buckets of a histogram, from a fast delivery to a long outage.
-const SECONDS: &[f64] =
+pub(crate) const SECONDS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 7_200.0];
 
 /// An address that is taken.
@@ -53,10 +56,13 @@ impl Http {
     }
 }
 
-/// Begins to collect metrics, and durations as histograms: those of several relays add up,
-/// quantiles do not.
-pub(crate) fn collect() -> Result<PrometheusHandle, Failed> {
-    recorder().map_err(|error| Failed::error(format!("metrics can't be collected: {error}")))
+/// Begins to collect metrics, for `/metrics` and for OpenTelemetry.
+pub(crate) fn collect(is_served: bool, otlp: Option<&Otlp>) -> Result<Option<PrometheusHandle>, Failed> {
+    let failed = |error: String| Failed::error(format!("metrics can't be collected: {error}"));
+    let prometheus = is_served.then(recorder).transpose().map_err(|error| failed(error.to_string()))?;
+    let handle = prometheus.as_ref().map(PrometheusRecorder::handle);
+    otlp::install(prometheus, otlp).map_err(failed)?;
+    Ok(handle)
 }
 
 /// Returns the router of life, health and metrics of a relay.
@@ -69,12 +75,13 @@ pub(crate) fn router(relay: RelayObserver, metrics: PrometheusHandle) -> Router 
         .with_state(app)
 }
 
-fn recorder() -> Result<PrometheusHandle, BuildError> {
+/// Returns a recorder with durations as histograms: those of several relays add up, quantiles do not.
+fn recorder() -> Result<PrometheusRecorder, BuildError> {
     let mut builder = PrometheusBuilder::new();
     for metric in ALL.iter().filter(|metric| metric.kind == Kind::Histogram) {
         builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), SECONDS)?;
     }
-    builder.install_recorder()
+    Ok(builder.build_recorder())
 }
 
 fn parsed(address: &str) -> Result<SocketAddr, Failed> {
@@ -99,8 +106,13 @@ struct App {
 async fn health(State(app): State<App>) -> impl IntoResponse {
     let Health { status, reasons, .. } = app.relay.health();
     let code = if status == Status::Unhealthy { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
-    let reasons: Vec<String> = reasons.iter().map(|reason| redact::hide(reason)).collect();
-    let body = json!({ "status": format!("{status:?}").to_lowercase(), "reasons": reasons });
+    let name = |status: Status| format!("{status:?}").to_lowercase();
+    let object = |reason: &Reason| {
+        let text = redact::hide(&reason.text);
+        json!({ "code": reason.kind.code(), "status": name(reason.status), "text": text })
+    };
+    let reasons: Vec<_> = reasons.iter().map(object).collect();
+    let body = json!({ "status": name(status), "reasons": reasons });
     (code, [(header::CONTENT_TYPE, "application/json")], escape::json(&body.to_string()) + "\n")
 }
 

@@ -3,6 +3,7 @@
 mod act;
 mod act_on_keys;
 mod audit;
+mod backup;
 mod bench;
 mod canary;
 mod check;
@@ -23,12 +24,15 @@ mod status;
 mod tail;
 
 use clap::CommandFactory;
+#[cfg(feature = "otlp")]
+pub(crate) use http::SECONDS;
 use outbox::backend::{KeyOperation, View};
 
 use crate::app::App;
 use crate::args::{Cli, Command};
 use crate::exit::{Exit, Failed, Outcome};
 use crate::log;
+use crate::otlp::Otlp;
 
 /// Runs a command.
 pub(crate) async fn run(cli: Cli) -> Outcome {
@@ -46,13 +50,21 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         // A program of its own says what it does.
         app.settings.log = "info".to_owned();
     }
-    log::start(&app.settings.log)?;
+    let otlp = match &cli.command {
+        Command::Relay(args) => {
+            relay::configure(&mut app.settings, args);
+            Otlp::start(&app.settings)?
+        }
+        _ => None,
+    };
+    log::start(&app.settings.log, otlp.as_ref())?;
     match cli.command {
         Command::Completions { .. } | Command::Man { .. } => Ok(Exit::Done),
         Command::Migrate { print } => migrate::run(&app, print).await,
         Command::Check => check::run(&app).await,
+        Command::BackupCheck => backup::run(&app).await,
         Command::Doctor => check::doctor(&app).await,
-        Command::Relay(args) => relay::run(app, args).await,
+        Command::Relay(args) => relay::run(&app, &args, otlp).await,
         Command::Dashboard(args) => dashboard::run(&app, &args).await,
         Command::Status(args) => status::run(&app, &args).await,
         Command::Top(args) => status::top(&app, &args).await,

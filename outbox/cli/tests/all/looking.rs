@@ -104,6 +104,14 @@ fn lists_are_paged_and_filtered() {
     }
     world::relay(&outbox, Exhausted::DeadLetter, |backlog| backlog.dead == 7);
     assert_eq!(outbox.run(&["dead", "list"]).ends(DONE).objects().len(), 7);
+    let ids = |options: &[&str]| {
+        let listed = outbox.run(&[&["dead", "list"], options].concat()).ends(DONE).objects();
+        listed.iter().map(|letter| letter["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let mut backwards = ids(&[]);
+    backwards.reverse();
+    assert_eq!(ids(&["--newest"]), backwards);
+    assert_eq!(ids(&["--newest", "--limit", "2", "--offset", "1"]), backwards[1..3]);
     let page = outbox.run(&["dead", "list", "--limit", "3", "--offset", "2"]).ends(DONE);
     assert_eq!(page.objects().len(), 3);
     page.says("continue with --offset 5");

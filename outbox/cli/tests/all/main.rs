@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
 mod acting;
+mod backup;
 #[cfg(unix)]
 mod daemon;
 #[cfg(unix)]
@@ -12,6 +13,8 @@ mod hostile;
 mod killed;
 mod looking;
 mod operating;
+#[cfg(all(unix, feature = "otlp"))]
+mod otlp;
 mod outbox;
 #[cfg(unix)]
 mod servers;

@@ -126,7 +126,9 @@ impl Outbox {
 /// Returns a command without anything from the environment of the tests.
 pub(crate) fn bare(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_outbox"));
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("OUTBOX_")) {
+    for (name, _) in
+        std::env::vars().filter(|(name, _)| name.starts_with("OUTBOX_") || name.starts_with("OTEL_"))
+    {
         command.env_remove(name);
     }
     command.args(arguments).stdin(Stdio::null());

@@ -11,7 +11,8 @@ use futures_core::stream::BoxStream;
 
 use super::{Archive, Frontier, KeyOperation, Listed, OpenWriters, Steered, StripeMarks, View};
 use crate::admin::{
-    Actor, Admin, AuditEntry, Edit, FailingKey, Filter, HandledFilter, Ownership, RouteStatus, TopicFigures,
+    Actor, Admin, AuditEntry, Edit, FailingKey, Filter, HandledFilter, Misplaced, Ownership, RouteStatus,
+    TopicFigures,
 };
 use crate::backend::{
     Backlog, Blame, BucketSet, Committed, Dedup, Deliveries, Due, DueRequest, FetchRequest, Fetched,
@@ -24,6 +25,12 @@ use crate::id::{MessageId, OutboxId};
 use crate::message::{Message, Outgoing};
 use crate::name::{Consumer, KeyId, Route, Topic};
 use crate::{Store, Transactional, Transport};
+
+/// The operations of a layer under the name of an actor.
+struct Acting<'l, L: ?Sized> {
+    layer: &'l L,
+    inner: Box<dyn Admin + 'l>,
+}
 
 type TxOf<'t, S> = <S as Transactional>::Tx<'t>;
 
@@ -112,10 +119,11 @@ macro_rules! calls {
                 self.inner().wakeups()
             }
 
-            /// Forwards [`Admin::acting_as`]. The handle is one of the store inside: its calls do not
-            /// pass this layer.
-            fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
-                self.inner().acting_as(actor)
+            /// Returns a handle of the store inside whose calls pass [`around`](Self::around), as those
+            /// of the layer itself do. A layer that overrides single methods of [`Admin`] overrides this
+            /// one, too.
+            fn acting_as(&self, actor: Actor) -> Box<dyn Admin + '_> {
+                Box::new(Acting { layer: self, inner: self.inner().acting_as(actor) })
             }
 
             $(
@@ -173,13 +181,26 @@ macro_rules! calls {
         // The other methods of `Admin` call these.
         #[async_trait]
         impl<L: StoreLayer> Admin for L {
-            fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
+            fn acting_as(&self, actor: Actor) -> Box<dyn Admin + '_> {
                 StoreLayer::acting_as(self, actor)
             }
 
             $(
                 async fn $admin(&self, $($a: $A),*) -> Result<$Aa, StoreError> {
                     StoreLayer::$admin(self, $($a),*).await
+                }
+            )*
+        }
+
+        #[async_trait]
+        impl<L: StoreLayer + ?Sized> Admin for Acting<'_, L> {
+            fn acting_as(&self, actor: Actor) -> Box<dyn Admin + '_> {
+                self.layer.acting_as(actor)
+            }
+
+            $(
+                async fn $admin(&self, $($a: $A),*) -> Result<$Aa, StoreError> {
+                    self.layer.around(StoreCall::$Admin, self.inner.$admin($($a),*)).await
                 }
             )*
         }
@@ -212,7 +233,7 @@ macro_rules! calls {
 
         #[async_trait]
         impl<S: Admin + ?Sized> Admin for Arc<S> {
-            fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
+            fn acting_as(&self, actor: Actor) -> Box<dyn Admin + '_> {
                 (**self).acting_as(actor)
             }
 
@@ -373,6 +394,7 @@ calls! {
         Ownership ownership(route: &Route) -> Ownership;
         Routes routes() -> Vec<RouteStatus>;
         Topics topics(route: &Route) -> Vec<TopicFigures>;
+        Misplaced misplaced() -> Vec<Misplaced>;
         CountHandled count_handled(filter: &HandledFilter) -> u64;
         Forget forget(filter: &HandledFilter) -> u64;
     }

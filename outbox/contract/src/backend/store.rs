@@ -30,7 +30,7 @@ use crate::name::Route;
 /// Every method is one short transaction of its own. No transaction stays open between calls. No
 /// method retries by itself, apart from waiting for a busy lock: the caller decides.
 #[async_trait]
-pub trait Store: Admin {
+pub trait Store: Admin + 'static {
     /// Returns the name of this store in logs and metrics, such as `postgres`.
     fn name(&self) -> &'static str;
 

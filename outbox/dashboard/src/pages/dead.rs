@@ -16,7 +16,7 @@ use crate::visit::Visit;
 const NORMAL: &str = "This is normal. A message is here after it exhausted its attempts, was rejected for \
     good, or was skipped or discarded.";
 
-/// Shows them, the oldest first.
+/// Shows them, the oldest first unless the newest are asked for.
 pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
     let selection = Selection::of(&visit.params, visit.now)?;
     let scan = scan(visit, View::DeadLetters, &selection, selection.offset, PAGE).await?;

@@ -14,7 +14,7 @@ use crate::visit::Visit;
 const NORMAL: &str = "This is normal. A key is here while its first message can't be delivered, or \
     while an operator holds it.";
 
-/// Shows them, the longest failing first.
+/// Shows them, the longest failing first unless the newest are asked for.
 pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
     let selection = Selection::of(&visit.params, visit.now)?;
     let filter = selection.page(selection.offset, PAGE + 1);

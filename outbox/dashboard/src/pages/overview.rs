@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 use outbox::backend::{Backlog, Unserved};
-use outbox::relay::Status;
+use outbox::relay::{ReasonKind, Status};
 use outbox::{Route, Timestamp};
 
 use crate::format::{self, age, count, number};
@@ -15,9 +15,9 @@ use crate::view::chart::{Form, Line, chart};
 use crate::view::{Page, list};
 use crate::visit::Visit;
 
-/// Reasons of a relay's health that this page tells itself, with links.
-const TOLD: &[&str] =
-    &["dead letters wait", "held keys wait", "oldest message has been waiting", "no running relay serves"];
+/// Reasons of a relay's health that this page shows itself, with links.
+const SHOWN: &[ReasonKind] =
+    &[ReasonKind::DeadLetters, ReasonKind::HeldKeys, ReasonKind::OldestAge, ReasonKind::UnservedRoute];
 
 /// Age of the oldest message from which it needs attention.
 const OLD: Duration = Duration::from_secs(60);
@@ -64,11 +64,10 @@ fn attention(visit: &Visit, routes: &[(Route, Backlog)], unserved: &[Unserved]) 
     let mut found: Vec<(&str, Markup)> = Vec::new();
     if let Some(relay) = &visit.app.relay {
         let health = relay.health();
-        let class = if health.status == Status::Unhealthy { "bad" } else { "warn" };
-        let is_told = |reason: &&String| TOLD.iter().any(|told| reason.contains(told));
-        let reasons = health.reasons.iter().filter(|reason| !is_told(reason));
-        found
-            .extend(reasons.map(|reason| (class, html! { (text::short(&visit.app.redacted(reason), 400)) })));
+        for reason in health.reasons.iter().filter(|reason| !SHOWN.contains(&reason.kind)) {
+            let class = if reason.status == Status::Unhealthy { "bad" } else { "warn" };
+            found.push((class, html! { (text::short(&visit.app.redacted(&reason.text), 400)) }));
+        }
     }
     for it in unserved.iter().take(10) {
         let remedy = if it.can_be_served { "Start a relay of it." } else { "Correct its name in the rows." };

@@ -14,7 +14,7 @@ use crate::visit::Visit;
 /// Meaning of an empty page.
 const NORMAL: &str = "Messages that are appended with a due time are here until then.";
 
-/// Shows them, the next due first.
+/// Shows them, the next due first unless the last are asked for.
 pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
     let selection = Selection::of(&visit.params, visit.now)?;
     let scan = scan(visit, View::Scheduled, &selection, selection.offset, PAGE).await?;

@@ -8,7 +8,7 @@ use outbox::{KeyId, Route};
 use crate::format;
 use crate::operation::Operation;
 use crate::params::Params;
-use crate::selection::PAGE;
+use crate::selection::{NEWEST, ORDER, PAGE};
 use crate::text;
 use crate::view::fields;
 use crate::visit::Visit;
@@ -26,7 +26,8 @@ const FIELDS: &[(&str, &str, &str)] = &[
 
 /// Shows the filter of a list, with these fields and parameters that stay.
 pub(crate) fn filter(visit: &Visit, names: &[&str], kept: &[&str]) -> Markup {
-    let is_set = names.iter().any(|name| visit.params.get(name).is_some());
+    let is_newest = visit.params.get(ORDER) == Some(NEWEST);
+    let is_set = is_newest || names.iter().any(|name| visit.params.get(name).is_some());
     html! {
         details.filter open[is_set] {
             summary { "Filter" @if is_set { " " span.class { "on" } } }
@@ -39,6 +40,13 @@ pub(crate) fn filter(visit: &Visit, names: &[&str], kept: &[&str]) -> Markup {
                         span { (label) }
                         @let value = visit.params.get(name);
                         input name=(name) value=[value] placeholder=(hint) autocomplete="off" spellcheck="false";
+                    }
+                }
+                label {
+                    span { "Order" }
+                    select name=(ORDER) {
+                        option value="" { "oldest first" }
+                        option value=(NEWEST) selected[is_newest] { "newest first" }
                     }
                 }
                 div.buttons {

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use outbox::admin::Actor;
 use outbox::backend::{StoreCall, StoreLayer, View};
 use outbox::memory::MemoryStore;
-use outbox::{Admin, StoreError, StoreErrorKind};
+use outbox::{StoreError, StoreErrorKind};
 use outbox_dashboard::Dashboard;
 
 use crate::world::{Browser, PAGES, World};
@@ -26,10 +25,6 @@ impl StoreLayer for Failing {
 
     fn inner(&self) -> &MemoryStore {
         &self.store
-    }
-
-    fn acting_as(&self, _: Actor) -> Arc<dyn Admin> {
-        Arc::new(self.clone())
     }
 
     async fn around<T: Send, E: From<StoreError> + Send>(

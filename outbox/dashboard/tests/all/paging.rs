@@ -5,6 +5,25 @@ use outbox::message::Outgoing;
 
 use crate::world::{World, order};
 
+/// Every list has both ends, and its pages keep the order.
+#[tokio::test]
+async fn every_list_shows_the_newest_first_if_asked() {
+    let world = World::full().await;
+    for at in 0..60 {
+        world.order(&format!("k{at:02}")).await;
+    }
+    let browser = world.browser();
+    let first = browser.get("/messages?order=newest").await.is(200).says("k59").says("k10").hides("k09");
+    browser.get(&first.link("Next ›")).await.is(200).says("k09").hides("k10");
+    for path in ["/keys", "/dead", "/scheduled", "/messages?view=parked", "/messages?view=history"] {
+        let newest = format!("{path}{}order=newest", if path.contains('?') { '&' } else { '?' });
+        let page = browser.get(&newest).await.is(200);
+        page.says("<option value=\"newest\" selected>");
+    }
+    let keys = browser.get("/keys?order=newest").await.body;
+    assert!(keys.find(">held<") < keys.find(">failing<"), "the key that failed last is first");
+}
+
 #[tokio::test]
 async fn a_list_is_read_page_by_page_with_its_filter() {
     let world = World::new();

@@ -14,7 +14,7 @@ use super::context::Context;
 use super::stats::InboxStats;
 use super::supervisor::InboxMsg;
 use crate::relay::restart::has_ended;
-use crate::relay::{Health, RelayHandle, Status};
+use crate::relay::{Health, ReasonKind, RelayHandle, Status};
 
 /// An inbox that could begin no transaction for so long is unhealthy.
 const STARVED: Duration = Duration::from_secs(60);
@@ -134,61 +134,78 @@ impl InboxHandle {
     /// Returns the health of the inbox (promise P9).
     #[must_use]
     pub fn health(&self) -> Health {
-        let healthy = || Health { status: Status::Healthy, reasons: Vec::new() };
-        let mut health = self.drain.as_ref().map_or_else(healthy, |drain| drain.health());
-        let consumer = self.consumer();
-        let counters = &self.context.counters;
+        let mut health = self.drain.as_ref().map_or_else(Health::good, |drain| drain.health());
+        self.examine(&mut health);
+        let (context, consumer) = (&self.context, self.consumer());
+        let of_broker = [
+            (ReasonKind::Unreceivable, context.problems.reasons()),
+            (ReasonKind::Stuck, context.lags.reasons()),
+            (ReasonKind::Loss, context.losses.reasons(tokio::time::Instant::now())),
+        ];
+        for (kind, reasons) in of_broker {
+            reasons.into_iter().for_each(|reason| health.add(Status::Degraded, kind, reason));
+        }
+        if let Some(reason) = context.checked.reason() {
+            health.add(
+                Status::Degraded,
+                ReasonKind::BrokerSettings,
+                format!("consumer {consumer}: {reason}"),
+            );
+        }
+        if context.paused().route {
+            let reason = format!("consumer {consumer}: paused; nothing is handled");
+            health.add(Status::Degraded, ReasonKind::Paused, reason);
+        }
+        health
+    }
+
+    /// Examines what this process does.
+    fn examine(&self, health: &mut Health) {
+        let (context, consumer, counters) = (&self.context, self.consumer(), &self.context.counters);
+        let now = tokio::time::Instant::now();
+        let mut add = |status, kind, words: &str| {
+            health.add(status, kind, format!("consumer {consumer}: {words}"));
+        };
         if self.supervisor.as_ref().is_some_and(|supervisor| has_ended(&supervisor.get_cell())) {
             let words = "the inbox has ended by an internal error, and receives no messages; restart it, and report the error in the log";
-            health.add(Status::Unhealthy, format!("consumer {consumer}: {words}"));
-        } else if counters.keeps_failing(self.context.now()) {
+            add(Status::Unhealthy, ReasonKind::Ended, words);
+        } else if counters.keeps_failing(context.now()) {
             let error = counters.last_error().unwrap_or_default();
-            health.add(Status::Unhealthy, format!("consumer {consumer}: the inbox keeps failing: {error}"));
-        } else if self.supervisor.is_some() && !self.context.subscribed.load(Ordering::Acquire) {
-            health.add(Status::Degraded, format!("consumer {consumer}: not subscribed to the broker now"));
-        } else if self.context.untold.load(Ordering::Acquire) {
+            add(Status::Unhealthy, ReasonKind::Failing, &format!("the inbox keeps failing: {error}"));
+        } else if self.supervisor.is_some() && !context.subscribed.load(Ordering::Acquire) {
+            add(Status::Degraded, ReasonKind::NotSubscribed, "not subscribed to the broker now");
+        } else if context.untold.load(Ordering::Acquire) {
             let words = "could not acknowledge finished messages to the broker; retrying";
-            health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
+            add(Status::Degraded, ReasonKind::Unacknowledged, words);
         }
-        if let Some((lasts, error)) = self.context.outage.lasting(self.context.now()) {
+        if let Some((lasts, error)) = context.outage.lasting(context.now()) {
             let words = format!("the broker has returned only errors for {lasts:.1?}: {error}");
-            health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
+            add(Status::Degraded, ReasonKind::Outage, &words);
         }
-        if let Some((count, span, error)) = counters.interruptions.lately(tokio::time::Instant::now()) {
+        if let Some((count, span, error)) = counters.interruptions.lately(now) {
             let words = format!("the database has interrupted handlers {count} times in {span:.1?}: {error}");
-            health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
+            add(Status::Degraded, ReasonKind::Interrupted, &words);
         }
-        if let Some((_, span, reason)) = counters.postponements.lately(tokio::time::Instant::now()) {
+        if let Some((_, span, reason)) = counters.postponements.lately(now) {
             let words = format!(
                 "messages wait for a newer program, and later messages of their keys behind them, for {span:.1?}; deploy it; the last one: {reason}"
             );
-            health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
+            add(Status::Degraded, ReasonKind::Postponed, &words);
         }
-        if let Some((count, span, error)) = counters.shortages.lately(tokio::time::Instant::now()) {
+        if let Some((count, span, error)) = counters.shortages.lately(now) {
             let words = format!(
                 "could not begin a transaction {count} times in {span:.1?}, so messages wait: {error}"
             );
             let starves = counters.starved_for().is_some_and(|starved| starved >= STARVED);
             let status = if starves { Status::Unhealthy } else { Status::Degraded };
-            health.add(status, format!("consumer {consumer}: {words}"));
+            add(status, ReasonKind::NoTransaction, &words);
         }
-        if let Some((count, span, words)) = counters.drops.lately(tokio::time::Instant::now()) {
+        if let Some((count, span, why)) = counters.drops.lately(now) {
             let words = format!(
-                "{count} undecodable records were dropped in {span:.1?}, since there are too many dead letters; {words}"
+                "{count} undecodable records were dropped in {span:.1?}, since there are too many dead letters; {why}"
             );
-            health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
+            add(Status::Degraded, ReasonKind::Dropped, &words);
         }
-        let broker = self.context.problems.reasons().into_iter().chain(self.context.lags.reasons());
-        for reason in broker.chain(self.context.losses.reasons(tokio::time::Instant::now())) {
-            health.add(Status::Degraded, reason);
-        }
-        if let Some(reason) = self.context.checked.reason() {
-            health.add(Status::Degraded, format!("consumer {consumer}: {reason}"));
-        }
-        if self.context.paused().route {
-            health.add(Status::Degraded, format!("consumer {consumer}: paused; nothing is handled"));
-        }
-        health
     }
 
     /// Returns the actors without a parent, with their names.

@@ -332,7 +332,7 @@ async fn a_drain_whose_supervisor_is_killed_leaves_what_is_stored_to_the_next_in
     within(S * 60, "all is acknowledged", || world.feed.unacknowledged() == 0).await;
     let health = inbox.health();
     assert_eq!(health.status, Status::Unhealthy);
-    assert!(health.reasons.iter().any(|it| it.contains("its supervisor has ended")), "{health:?}");
+    assert!(health.reasons.iter().any(|it| it.text.contains("its supervisor has ended")), "{health:?}");
     assert!(!inbox.stop(S * 20).await, "it says that it did not drain");
     let next = world.inbox(Mode::Stored).await;
     within(S * 60, "all is handled", || world.done() >= sent.len()).await;
@@ -355,7 +355,7 @@ async fn a_supervisor_that_is_killed_leaves_everything_to_the_next_inbox() {
             within(S, "all parts are over", || is_over(&parts)).await;
             let health = inbox.health();
             assert_eq!(health.status, Status::Unhealthy);
-            assert!(health.reasons.iter().any(|reason| reason.contains("restart it")), "{health:?}");
+            assert!(health.reasons.iter().any(|reason| reason.text.contains("restart it")), "{health:?}");
             let next = world.inbox(mode).await;
             within(S * 60, "all is acknowledged", || world.feed.unacknowledged() == 0).await;
             within(S * 60, "all is handled", || world.done() >= sent.len()).await;

@@ -84,9 +84,7 @@ impl RelayHandle {
 
     /// Returns the actors without a parent, with their names.
     pub(crate) fn roots(&self) -> Vec<(String, ActorCell)> {
-        let routes = self.routes.iter();
-        let routes = routes.map(|(context, route)| (format!("route {}", context.route), route.get_cell()));
-        routes.chain([("maintenance".to_owned(), self.maintenance.clone())]).collect()
+        self.observer().roots()
     }
 
     /// Returns a function that tells what operators have paused of the first route, and when the

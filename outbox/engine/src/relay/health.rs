@@ -7,6 +7,7 @@ use outbox_contract::backend::{Backlog, Unserved};
 
 use super::context::Context;
 use super::maintenance::advice;
+use super::reason::{Reason, ReasonKind};
 
 /// Maximum number of unserved routes that get a reason of their own.
 const MAX_NAMED: usize = 20;
@@ -24,19 +25,24 @@ pub enum Status {
     Unhealthy,
 }
 
-/// Health of a relay, with every reason as text.
+/// Health of a relay, with every reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
     /// Worst status of the reasons.
     pub status: Status,
-    /// One text for each problem. Empty when the relay is healthy.
-    pub reasons: Vec<String>,
+    /// One for each problem. Empty when the relay is healthy.
+    pub reasons: Vec<Reason>,
 }
 
 impl Health {
+    /// Returns the health of something without a problem.
+    pub(crate) const fn good() -> Self {
+        Self { status: Status::Healthy, reasons: Vec::new() }
+    }
+
     pub(crate) fn of<'c>(routes: impl Iterator<Item = &'c Context>) -> Self {
-        let mut health = Self { status: Status::Healthy, reasons: Vec::new() };
+        let mut health = Self::good();
         for (at, context) in routes.enumerate() {
             health.examine(context);
             health.examine_below(context);
@@ -54,32 +60,45 @@ impl Health {
             let since = now.saturating_sub(context.tenure.renewed());
             self.add(
                 Status::Unhealthy,
+                ReasonKind::Leases,
                 format!("route {route}: leases were last renewed {since:.1?} ago; nothing is published"),
             );
         }
         if counters.keeps_failing(now) {
             let error = counters.last_error().unwrap_or_default();
-            self.add(Status::Unhealthy, format!("route {route}: the relay keeps restarting: {error}"));
+            self.add(
+                Status::Unhealthy,
+                ReasonKind::Failing,
+                format!("route {route}: the relay keeps restarting: {error}"),
+            );
         }
         if let Some(since) = context.breaker().away_since() {
             let away = now.saturating_sub(since);
             let status = if away > config.lease { Status::Unhealthy } else { Status::Degraded };
-            self.add(status, format!("route {route}: the transport has been unavailable for {away:.1?}"));
+            self.add(
+                status,
+                ReasonKind::Outage,
+                format!("route {route}: the transport has been unavailable for {away:.1?}"),
+            );
         }
         if let Some(reason) = context.checked.reason() {
-            self.add(Status::Degraded, format!("route {route}: {reason}"));
+            self.add(Status::Degraded, ReasonKind::BrokerSettings, format!("route {route}: {reason}"));
         }
         if context.paused.load(Ordering::Relaxed) {
-            self.add(Status::Degraded, format!("route {route}: paused by an operator; nothing is published"));
+            self.add(
+                Status::Degraded,
+                ReasonKind::Paused,
+                format!("route {route}: paused by an operator; nothing is published"),
+            );
         }
         for (topic, failure) in counters.broken_topics() {
             let why = failure.unwrap_or_else(|| "paused by an operator".to_owned());
             let reason = format!("topic {topic} is not published: {why}");
-            self.add(Status::Degraded, format!("route {route}: {reason}"));
+            self.add(Status::Degraded, ReasonKind::Topic, format!("route {route}: {reason}"));
         }
         if counters.disagreeing.load(Ordering::Relaxed) {
             let reason = "relays of this route are configured differently (retry policies or source); deploy one configuration";
-            self.add(Status::Degraded, format!("route {route}: {reason}"));
+            self.add(Status::Degraded, ReasonKind::Configuration, format!("route {route}: {reason}"));
         }
         let is_long = |since: Duration, every| now.saturating_sub(since) > every * 3 + config.store_timeout;
         let backlog = counters.backlog();
@@ -89,12 +108,16 @@ impl Health {
             let (span, error) = (now.saturating_sub(measured), counters.unmeasured());
             let error = error.unwrap_or_else(|| "no answer".to_owned());
             let reason = format!("measuring the backlog has been failing for {span:.1?}: {error}");
-            self.add(Status::Unhealthy, format!("route {route}: {reason}"));
+            self.add(Status::Unhealthy, ReasonKind::Unmeasured, format!("route {route}: {reason}"));
         }
         match &backlog {
             Some((_, backlog)) => self.examine_backlog(context, backlog),
             None => {
-                self.add(Status::Degraded, format!("route {route}: the backlog has not been measured yet"));
+                self.add(
+                    Status::Degraded,
+                    ReasonKind::Unmeasured,
+                    format!("route {route}: the backlog has not been measured yet"),
+                );
             }
         }
         if let Some(maintained) = counters.last_maintained().map(|at| at.max(context.started))
@@ -106,7 +129,7 @@ impl Health {
                 "maintenance has been failing for {span:.1?}, scheduled messages and expired rows \
                  wait: {error}"
             );
-            self.add(Status::Degraded, format!("route {route}: {reason}"));
+            self.add(Status::Degraded, ReasonKind::Maintenance, format!("route {route}: {reason}"));
         }
     }
 
@@ -119,6 +142,7 @@ impl Health {
         let (route, looks, cause) = (&context.route, found.looks, found.cause);
         self.add(
             Status::Degraded,
+            ReasonKind::BelowCursor,
             format!(
                 "route {route}: messages stood below the position up to which the relay had read, found \
                  first {first:.1?} ago and last {last:.1?} ago, by {looks} checks; they are delivered; \
@@ -134,12 +158,17 @@ impl Health {
         {
             self.add(
                 Status::Unhealthy,
+                ReasonKind::OldestAge,
                 format!("route {route}: the oldest message has been waiting for {age:.1?}"),
             );
         }
         if backlog.held_keys > 0 {
             let held = backlog.held_keys;
-            self.add(Status::Degraded, format!("route {route}: {held} held keys wait for an operator"));
+            self.add(
+                Status::Degraded,
+                ReasonKind::HeldKeys,
+                format!("route {route}: {held} held keys wait for an operator"),
+            );
         }
         if backlog.dead > 0 {
             let (dead, new) = (backlog.dead, context.counters.buried());
@@ -147,12 +176,13 @@ impl Health {
                 "{dead} dead letters wait for an operator to requeue or purge them; \
                  {new} since this relay started"
             );
-            self.add(Status::Degraded, format!("route {route}: {reason}"));
+            self.add(Status::Degraded, ReasonKind::DeadLetters, format!("route {route}: {reason}"));
         }
         if backlog.unowned_buckets > 0 && context.counters.is_owned() {
             let unowned = backlog.unowned_buckets;
             self.add(
                 Status::Degraded,
+                ReasonKind::UnownedBuckets,
                 format!("route {route}: {unowned} buckets with messages have no owner"),
             );
         }
@@ -164,7 +194,7 @@ impl Health {
         let now = context.now();
         if let Some((span, error)) = context.unserved.unknown(now) {
             let reason = format!("check for unserved routes has been failing for {span:.1?}: {error}");
-            self.add(Status::Degraded, reason);
+            self.add(Status::Degraded, ReasonKind::UnservedUnknown, reason);
         }
         let unserved = context.unserved.routes(now);
         for found in unserved.iter().take(MAX_NAMED) {
@@ -172,6 +202,7 @@ impl Health {
             let advice = advice(found);
             self.add(
                 Status::Degraded,
+                ReasonKind::UnservedRoute,
                 format!(
                     "route {route}: no running relay serves it, and its oldest message has been \
                      waiting for {oldest_age:.1?}; {advice}"
@@ -181,7 +212,7 @@ impl Health {
         if unserved.len() > MAX_NAMED {
             let more = unserved.len() - MAX_NAMED;
             let reason = format!("{more} more routes have waiting messages and no running relay");
-            self.add(Status::Degraded, reason);
+            self.add(Status::Degraded, ReasonKind::UnservedRoute, reason);
         }
     }
 
@@ -195,8 +226,8 @@ impl Health {
         }
     }
 
-    pub(crate) fn add(&mut self, status: Status, reason: String) {
+    pub(crate) fn add(&mut self, status: Status, kind: ReasonKind, text: String) {
         self.status = self.status.max(status);
-        self.reasons.push(reason);
+        self.reasons.push(Reason { kind, status, text });
     }
 }

@@ -225,12 +225,18 @@ async fn a_route_supervisor_that_is_killed_leaves_everything_to_the_next_relay()
         tokio::time::sleep(MS * moment).await;
         let parts = [Part::Poller, Part::Publisher, Part::Settler, Part::LeaseKeeper, Part::Route];
         let below: Vec<ActorCell> = parts.iter().flat_map(|part| part.of(&relay)).collect();
+        let ended = tokio::spawn({
+            let observer = observer.clone();
+            async move { observer.ended().await }
+        });
+        assert!(!ended.is_finished());
         Part::Supervisor.kill(&relay).await;
+        assert_eq!(ended.await.unwrap(), "route default");
         within(S * 60, "nothing runs", || below.iter().all(|cell| cell.get_status() == ActorStatus::Stopped))
             .await;
         let health = observer.health();
         assert_eq!(health.status, Status::Unhealthy);
-        assert!(health.reasons.iter().any(|it| it.contains("start the relay again")), "{health:?}");
+        assert!(health.reasons.iter().any(|it| it.text.contains("start the relay again")), "{health:?}");
         let next = world.relay().await;
         within(S * 120, "nothing waits", || world.waiting() == 0).await;
         world.assert_arrived_in_order();
@@ -245,12 +251,13 @@ async fn a_maintenance_supervisor_that_is_killed_is_reported_while_messages_flow
     let mut world = World::new(1);
     let relay = world.relay().await;
     Part::Maintenance.kill(&relay).await;
+    assert_eq!(relay.observer().ended().await, "maintenance");
     assert!(Part::Jobs.of(&relay).is_empty());
     world.append(20, 10).await;
     within(S * 120, "nothing waits", || world.waiting() == 0).await;
     world.assert_arrived_in_order();
     let health = relay.health();
     assert_eq!(health.status, Status::Unhealthy);
-    assert!(health.reasons.iter().any(|it| it.contains("maintenance has ended")), "{health:?}");
+    assert!(health.reasons.iter().any(|it| it.text.contains("maintenance has ended")), "{health:?}");
     assert!(!relay.stop(S * 20).await);
 }

@@ -9,6 +9,7 @@
 //!                  └─ Settler       removes delivered messages; outlives the others
 //! Maintenance     ─┬─ RetentionJob  scheduled messages, expired rows
 //!                  ├─ BacklogJob    figures of the backlog
+//!                  ├─ TopicsJob     age of each topic
 //!                  └─ UnservedJob   routes without a running relay
 //! ```
 
@@ -25,6 +26,7 @@ mod observer;
 mod poller;
 mod publish_timeout;
 mod publisher;
+pub(crate) mod reason;
 pub(crate) mod restart;
 mod route;
 mod sent;
@@ -32,6 +34,7 @@ mod settler;
 mod stats;
 mod supervisor;
 mod tenure;
+mod topic_ages;
 mod transitions;
 mod waker;
 
@@ -46,4 +49,5 @@ pub use config::RelayConfig;
 pub use handle::RelayHandle;
 pub use health::{Health, Status};
 pub use observer::RelayObserver;
+pub use reason::{Reason, ReasonKind};
 pub use stats::RelayStats;

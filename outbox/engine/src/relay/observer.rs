@@ -9,7 +9,8 @@ use ractor::ActorCell;
 
 use super::context::Context;
 use super::health::{Health, Status};
-use super::restart::has_ended;
+use super::reason::ReasonKind;
+use super::restart::{first_ended, has_ended};
 use super::stats::RelayStats;
 
 /// Read-only view of a relay, cheap to clone. Made by
@@ -81,17 +82,50 @@ impl RelayObserver {
         self.routes.first().map(|(context, _)| context.unserved.routes(context.now())).unwrap_or_default()
     }
 
+    /// Waits until a supervisor of the relay has ended, such as `route default` or `maintenance`.
+    /// Returns its name.
+    ///
+    /// Everything below a supervisor is restarted, but a supervisor is not. It ends by a bug, or
+    /// because the relay was stopped or dropped. A program that runs a relay without a
+    /// [service](crate::Service) should wait for this beside its signals, and exit with an error:
+    ///
+    /// ```no_run
+    /// # async fn run(relay: outbox_engine::RelayHandle) -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn signal() {}
+    /// let observer = relay.observer();
+    /// let ended = tokio::select! {
+    ///     () = signal() => None,
+    ///     part = observer.ended() => Some(part),
+    /// };
+    /// let drained = relay.stop(std::time::Duration::from_secs(20)).await;
+    /// if let Some(part) = ended {
+    ///     return Err(format!("{part} of the relay has ended; start the program again").into());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn ended(&self) -> String {
+        first_ended(self.roots()).await
+    }
+
+    /// Returns the actors without a parent, with their names.
+    pub(super) fn roots(&self) -> Vec<(String, ActorCell)> {
+        let routes = self.routes.iter();
+        let routes = routes.map(|(context, route)| (format!("route {}", context.route), route.clone()));
+        routes.chain([("maintenance".to_owned(), self.maintenance.clone())]).collect()
+    }
+
     /// Returns the health of the relay. See [`RelayHandle::health`](super::RelayHandle::health).
     #[must_use]
     pub fn health(&self) -> Health {
         let mut health = Health::of(self.routes.iter().map(|(context, _)| &**context));
         for (context, _) in self.routes.iter().filter(|(_, supervisor)| has_ended(supervisor)) {
             let reason = "its supervisor has ended, and nothing is published; start the relay again";
-            health.add(Status::Unhealthy, format!("route {}: {reason}", context.route));
+            health.add(Status::Unhealthy, ReasonKind::Ended, format!("route {}: {reason}", context.route));
         }
         if has_ended(&self.maintenance) {
             let reason = "maintenance has ended, and scheduled messages wait; start the relay again";
-            health.add(Status::Unhealthy, reason.to_owned());
+            health.add(Status::Unhealthy, ReasonKind::Ended, reason.to_owned());
         }
         health
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use futures_util::future::{pending, select_all};
 use ractor::{ActorCell, ActorId, ActorStatus, SupervisionEvent};
 
 /// Restarts without limit, with growing delays while failures continue, and reports too many
@@ -31,6 +32,22 @@ pub(crate) fn ended(event: SupervisionEvent) -> Option<(ActorId, String)> {
 /// So health reports it, and a service shuts down.
 pub(crate) fn has_ended(root: &ActorCell) -> bool {
     root.get_status() >= ActorStatus::Stopping
+}
+
+/// Waits until one of these root supervisors has ended. Returns its name.
+pub(crate) async fn first_ended(roots: impl IntoIterator<Item = (String, ActorCell)>) -> String {
+    let ended = roots.into_iter().map(|(name, root)| {
+        Box::pin(async move {
+            // Without a limit, it can't fail.
+            let _ = root.wait(None).await;
+            name
+        })
+    });
+    let ended: Vec<_> = ended.collect();
+    if ended.is_empty() {
+        return pending().await;
+    }
+    select_all(ended).await.0
 }
 
 /// Number of failures within the window that make a relay unhealthy.

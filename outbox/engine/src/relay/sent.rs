@@ -7,7 +7,7 @@ use outbox_contract::backend::{Outcome, Stored};
 use outbox_contract::{Route, Topic, metric};
 
 /// Maximum number of topics of a route that become labels. Their names come from writers.
-const MAX_TOPICS: usize = 100;
+pub(super) const MAX_TOPICS: usize = 100;
 /// Maximum number of classes of failure of a route that become labels.
 const MAX_CLASSES: usize = 20;
 /// Label of what exceeds these, as OpenTelemetry has it for `error.type`.
@@ -90,7 +90,7 @@ fn class(outcome: Option<&Outcome>) -> Option<&str> {
 }
 
 /// Returns a label, or the one for all that are too many.
-fn label(known: &mut BTreeSet<String>, name: &str, max: usize) -> String {
+pub(super) fn label(known: &mut BTreeSet<String>, name: &str, max: usize) -> String {
     if name.is_empty() || known.contains(name) {
         return name.to_owned();
     }

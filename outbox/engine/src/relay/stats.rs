@@ -6,11 +6,13 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use outbox_contract::admin::TopicFigures;
 use outbox_contract::backend::{Backlog, Outcome};
 use outbox_contract::{Route, metric};
 
 use super::core::{Cause, Counts};
 use super::sent::{Sent, Topics};
+use super::topic_ages::TopicAges;
 use crate::telemetry::register_counters;
 
 /// Counters of one route, shared by its actors. Updated with relaxed ordering, because each is read
@@ -38,6 +40,7 @@ pub(crate) struct Counters {
     failing_until: AtomicU64,
     observed: Mutex<Observed>,
     sent: Mutex<Sent>,
+    topics: Mutex<TopicAges>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -95,6 +98,7 @@ impl Counters {
         register_counters("route", route.as_str());
         Self {
             sent: Mutex::new(Sent::new(&route)),
+            topics: Mutex::new(TopicAges::new(&route)),
             route,
             delivered: AtomicU64::new(0),
             settled: AtomicU64::new(0),
@@ -202,6 +206,11 @@ impl Counters {
         let mut observed = self.observed();
         observed.backlog = Some((now, backlog));
         observed.unmeasured = None;
+    }
+
+    /// Exports the age of the oldest message of each topic.
+    pub(crate) fn observe_topics(&self, figures: &[TopicFigures]) {
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner).export(figures);
     }
 
     /// Records whether the current measurement began after this relay had acquired leases.

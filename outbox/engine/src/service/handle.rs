@@ -4,12 +4,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{Either, pending, select, select_all};
+use futures_util::future::{Either, select};
 use outbox_contract::{Codec, Json, Outbox, Transactional};
 
 use super::shutdown::{Parts, ShutdownError};
 use crate::inbox::{Context, InboxHandle, InboxStats};
-use crate::relay::{Health, RelayHandle, RelayObserver, Status};
+use crate::relay::restart::first_ended;
+use crate::relay::{Health, ReasonKind, RelayHandle, RelayObserver, Status};
 
 /// A running service. Clones share it: one for each handler of a web server, say.
 ///
@@ -76,13 +77,15 @@ impl<S: Transactional, C: Codec> ServiceHandle<S, C> {
     /// and a probe would take down all of them.
     #[must_use]
     pub fn health(&self) -> Health {
-        let mut health = Health { status: Status::Healthy, reasons: Vec::new() };
+        let mut health = Health::good();
         match &*self.running.parts() {
             Some(Parts { relay, inboxes }) => {
                 let of_relay = relay.iter().map(RelayHandle::health);
                 of_relay.chain(inboxes.iter().map(InboxHandle::health)).for_each(|part| health.merge(part));
             }
-            None => health.add(Status::Unhealthy, "the service was shut down".to_owned()),
+            None => {
+                health.add(Status::Unhealthy, ReasonKind::Ended, "the service was shut down".to_owned());
+            }
         }
         health
     }
@@ -154,17 +157,7 @@ impl Running {
     /// Waits until an actor without a parent has ended. Returns its name.
     async fn root_ended(&self) -> String {
         let roots = self.parts().as_ref().map(Parts::roots).unwrap_or_default();
-        if roots.is_empty() {
-            return pending().await;
-        }
-        let ended = roots.into_iter().map(|(name, root)| {
-            Box::pin(async move {
-                // Without a limit, it can't fail.
-                let _ = root.wait(None).await;
-                name
-            })
-        });
-        select_all(ended).await.0
+        first_ended(roots).await
     }
 
     fn parts(&self) -> MutexGuard<'_, Option<Parts>> {

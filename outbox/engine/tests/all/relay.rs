@@ -85,7 +85,7 @@ async fn a_broker_that_is_set_up_badly_under_a_running_relay_is_told_within_a_mi
     tokio::time::sleep(Duration::from_secs(70)).await;
     let health = relay.health();
     assert_eq!(health.status, Status::Degraded);
-    assert!(health.reasons.iter().any(|reason| reason.contains("allkeys-lru")), "{health:?}");
+    assert!(health.reasons.iter().any(|reason| reason.text.contains("allkeys-lru")), "{health:?}");
     feed.misconfigure(None);
     tokio::time::sleep(Duration::from_secs(70)).await;
     assert_eq!(relay.health().status, Status::Healthy, "{:?}", relay.health());

@@ -13,7 +13,7 @@ const OTHER: &str = "returns";
 
 /// Waits until an inbox reports a pause. It learns of pauses at a heartbeat.
 async fn heard<H: InboxHarness>(world: &World<H>, inbox: &InboxHandle) {
-    let says = || inbox.health().reasons.iter().any(|reason| reason.contains("paused"));
+    let says = || inbox.health().reasons.iter().any(|reason| reason.text.contains("paused"));
     world.until("paused", async || says()).await;
 }
 

@@ -55,8 +55,9 @@ pub async fn others_that_have_every_transaction_are_waited_for<H: InboxHarness>(
     }
     if held.len() < MOST {
         sent.extend(world.send_in_turn(&["a", "b", "c"], 2));
-        let said =
-            || inbox.health().reasons.iter().any(|reason| reason.contains("could not begin a transaction"));
+        let said = || {
+            inbox.health().reasons.iter().any(|reason| reason.text.contains("could not begin a transaction"))
+        };
         world.until("said that it waits", async || said()).await;
     }
     let is_tried = held.len() < MOST;

@@ -236,6 +236,7 @@ macro_rules! __store_properties {
                 a_key_skipped_to_its_end_flows
                 a_discarded_key_flows_again
                 failing_keys_are_filtered_and_paged
+                every_list_begins_at_either_end
                 pauses_of_a_route_and_its_topics_are_apart
             }
             dead_letters {

@@ -1,8 +1,8 @@
 //! Admin operations on keys and routes: hold, release, skip, discard, pause, resume.
 
 use outbox_contract::admin::{FailingKey, Filter};
-use outbox_contract::backend::{FetchedRow, RowId, Step, Then};
-use outbox_contract::{Admin, KeyId, MessageId, Store, StoreErrorKind, Transactional};
+use outbox_contract::backend::{FetchedRow, RowId, Step, Then, View};
+use outbox_contract::{Admin, KeyId, MessageId, Outgoing, Store, StoreErrorKind, Timestamp, Transactional};
 
 use super::StoreHarness;
 use super::support::{
@@ -223,6 +223,47 @@ pub async fn failing_keys_are_filtered_and_paged<H: StoreHarness>(harness: &H) {
     assert_eq!(stored_ids(&parked), expected[2].1);
     let one = Filter { ids: Some(vec![expected[0].1[1]]), ..Filter::all_routes() };
     assert_eq!(stored_ids(&store.parked(&one).await.expect("listed")), [expected[0].1[1]]);
+}
+
+/// Every list is the same from its end, page by page, and what changes something begins with the oldest
+/// whatever the filter says.
+pub async fn every_list_begins_at_either_end<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    for name in ["c", "a", "b"] {
+        let (key, ids) = parked_key(&relay, name, 3, LATER).await;
+        harness.advance(std::time::Duration::from_millis(5)).await;
+        let skipped = store.skip(&relay.route, &key).await.expect("a message is skipped");
+        assert_eq!(skipped, Some(ids[0]));
+        let due_at = Timestamp::now().plus(std::time::Duration::from_secs(3_600));
+        write(&*store, [Outgoing::from(message("orders", name)).due_at(due_at)]).await;
+        write(&*store, [message("orders", &format!("waiting {name}"))]).await;
+    }
+    let views = [View::Waiting, View::Parked, View::DeadLetters, View::Scheduled];
+    for (view, length) in views.into_iter().zip([3, 6, 3, 3]) {
+        let list = async |filter: Filter| {
+            let listed = store.browse(view, &filter).await.expect("listed");
+            listed.into_iter().map(|listed| listed.stored.message.id).collect::<Vec<_>>()
+        };
+        let mut all = list(Filter::all_routes()).await;
+        assert_eq!(all.len(), length, "{view:?}");
+        all.reverse();
+        let newest = Filter::all_routes().with_newest();
+        assert_eq!(list(newest.clone()).await, all, "{view:?}");
+        let page = Filter { offset: 1, limit: Some(2), ..newest };
+        assert_eq!(list(page).await, all[1..3], "{view:?}");
+    }
+    let keys = async |filter: Filter| failing_keys(&*store, &filter).await;
+    let mut all = keys(Filter::all_routes()).await;
+    all.reverse();
+    assert_eq!(keys(Filter::all_routes().with_newest()).await, all);
+    let page = Filter { offset: 1, limit: Some(1), ..Filter::all_routes().with_newest() };
+    assert_eq!(keys(page).await, all[1..2]);
+    let oldest = store.dead_letters(&Filter::all_routes()).await.expect("listed").remove(0);
+    let one = Filter { limit: Some(1), ..Filter::all_routes().with_newest() };
+    assert_eq!(store.purge(&one).await.expect("purged"), 1);
+    let left = store.dead_letters(&Filter::all_routes()).await.expect("listed");
+    assert!(!left.contains(&oldest), "the oldest is purged first");
 }
 
 /// Pauses of a route and of its topics are separate, each resumed on its own, any number of times.

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use outbox_contract::admin::{Actor, Filter};
 use outbox_contract::backend::{BucketSet, Committed, FetchRequest, RelayId};
-use outbox_contract::{Message, Route, Store, StoreErrorKind, Transactional};
+use outbox_contract::{Admin, Message, Route, Store, StoreErrorKind, Topic, Transactional};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::StoreCall;
 use outbox_testkit::chaos_store::{ChaosStore, CommitFault, StoreFault, StoreFaultRates};
@@ -246,4 +247,20 @@ mod without_faults {
     use super::WithoutFaults;
 
     outbox_testkit::store_conformance!(WithoutFaults, start_paused = true);
+}
+
+/// Operations under another name fail, and are counted, as those of the store itself.
+#[tokio::test(start_paused = true)]
+async fn operations_under_the_name_of_an_actor_pass_the_layer() {
+    let store = ChaosStore::new(Arc::new(MemoryStore::new()), 1);
+    let (route, ann) = (Route::default(), Actor::new("ann"));
+    store.inject(StoreCall::SetPaused, StoreFault::Before, 1);
+    let admin = store.acting_as(Actor::new("bob"));
+    let admin = admin.acting_as(ann.clone());
+    admin.pause(&route, None).await.unwrap_err();
+    admin.pause(&route, None).await.unwrap();
+    assert_eq!((store.unspent(StoreCall::SetPaused), store.calls(StoreCall::SetPaused)), (0, 2));
+    let entries = admin.audit(&Filter::all_routes()).await.unwrap();
+    assert_eq!(entries.iter().map(|entry| &entry.actor).collect::<Vec<_>>(), [&ann]);
+    assert_eq!(store.calls(StoreCall::Audit), 1);
 }

@@ -231,7 +231,12 @@ pub(super) fn is_within(filter: &Filter, at: Timestamp) -> bool {
     filter.since.is_none_or(|since| at >= since) && filter.before.is_none_or(|before| at < before)
 }
 
-/// One page of what was found.
+/// One page of what was found, from the end that the filter names.
 pub(super) fn page<T>(found: impl Iterator<Item = T>, filter: &Filter) -> Vec<T> {
+    if filter.newest {
+        let mut found: Vec<T> = found.collect();
+        found.reverse();
+        return found.into_iter().skip(filter.offset).take(filter.limit()).collect();
+    }
     found.skip(filter.offset).take(filter.limit()).collect()
 }

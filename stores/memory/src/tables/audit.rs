@@ -49,7 +49,7 @@ impl Tables {
     pub(crate) fn audited(&self, filter: &Filter) -> Vec<AuditEntry> {
         let entries = &self.audit.entries;
         let found = entries.iter().filter(|entry| selects(filter, entry)).cloned();
-        if filter.newest { page(found.rev(), filter) } else { page(found, filter) }
+        page(found, filter)
     }
 }
 

@@ -20,9 +20,6 @@ impl Tables {
         let found = hot.filter(|(route, stored)| covers(filter, route, &stored.message, stored.appended_at));
         let mut found: Vec<(&Route, &Arc<Stored>)> = found.collect();
         found.sort_by_key(|(_, stored)| stored.position);
-        if filter.newest {
-            found.reverse();
-        }
         let listed = |(route, stored): (&Route, &Arc<Stored>)| {
             Listed::new(route.clone(), Arc::clone(stored), stored.appended_at)
         };

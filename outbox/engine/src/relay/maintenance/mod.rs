@@ -5,6 +5,7 @@
 mod backlog;
 mod retention;
 mod settings;
+mod topics;
 mod unserved;
 mod unserved_routes;
 
@@ -18,6 +19,7 @@ use super::restart::{RestartPolicy, ended};
 use backlog::BacklogJob;
 use retention::RetentionJob;
 use settings::SettingsJob;
+use topics::TopicsJob;
 use unserved::UnservedJob;
 
 pub(crate) use unserved_routes::{UnservedRoutes, advice};
@@ -35,6 +37,8 @@ pub(crate) enum Job {
     Retention,
     /// Measures the backlog.
     Backlog,
+    /// Measures the age of the oldest message of each topic.
+    Topics,
     /// Finds routes without a running relay.
     Unserved,
     /// Checks the transports again.
@@ -79,6 +83,7 @@ impl Maintenance {
         _state: &mut MaintenanceState,
     ) -> Result<(), ActorProcessingErr> {
         myself.cast(MaintenanceMsg::Start(Job::Backlog))?;
+        myself.cast(MaintenanceMsg::Start(Job::Topics))?;
         myself.cast(MaintenanceMsg::Start(Job::Unserved))?;
         myself.cast(MaintenanceMsg::Start(Job::Settings))?;
         Ok(myself.cast(MaintenanceMsg::Start(Job::Retention))?)
@@ -121,6 +126,7 @@ impl Maintenance {
                 Actor::spawn_linked(None, RetentionJob { routes }, (), myself).await?.0.get_cell()
             }
             Job::Backlog => Actor::spawn_linked(None, BacklogJob { routes }, (), myself).await?.0.get_cell(),
+            Job::Topics => Actor::spawn_linked(None, TopicsJob { routes }, (), myself).await?.0.get_cell(),
             Job::Unserved => {
                 Actor::spawn_linked(None, UnservedJob { routes }, (), myself).await?.0.get_cell()
             }
@@ -161,11 +167,11 @@ mod tests {
         let (maintenance, _) = Actor::spawn(None, maintenance, ()).await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
         let first = maintenance.get_children();
-        assert_eq!(first.len(), 4);
+        assert_eq!(first.len(), 5);
         first.iter().for_each(ActorCell::kill);
         tokio::time::sleep(Duration::from_secs(10)).await;
         let second = maintenance.get_children();
-        assert_eq!(second.len(), 4);
+        assert_eq!(second.len(), 5);
         assert!(second.iter().all(|cell| first.iter().all(|dead| dead.get_id() != cell.get_id())));
         assert!(context.counters.backlog().is_some());
         maintenance.kill();

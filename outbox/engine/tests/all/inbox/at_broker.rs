@@ -18,7 +18,7 @@ fn unit(number: u32) -> Unit {
 }
 
 fn says(inbox: &InboxHandle, words: &str) -> bool {
-    inbox.health().reasons.iter().any(|reason| reason.contains(words))
+    inbox.health().reasons.iter().any(|reason| reason.text.contains(words))
 }
 
 /// The broker can't tell a new consumer from one whose position it has lost. The store can.

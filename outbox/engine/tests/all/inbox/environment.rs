@@ -35,7 +35,7 @@ async fn an_interruption_is_no_attempt_and_is_said() {
         assert!(stats.interrupted > 5 && stats.interrupted < 600, "{mode:?}: with pauses, {stats:?}");
         let health = inbox.health();
         assert_ne!(health.status, Status::Healthy, "{mode:?}: {health:?}");
-        let said = |words: &str| health.reasons.iter().any(|reason| reason.contains(words));
+        let said = |words: &str| health.reasons.iter().any(|reason| reason.text.contains(words));
         assert!(said("terminated by the server") && said("inventory"), "{mode:?}: {health:?}");
         lasts.store(false, Ordering::SeqCst);
         within(S * 120, || world.ledger.len() == 3 && world.stored() == 0).await;

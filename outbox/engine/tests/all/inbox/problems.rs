@@ -19,7 +19,12 @@ async fn a_topic_that_gives_nothing_is_named_and_delays_no_other() {
     within(S * 2, || inbox.stats().problems == 1).await;
     let health = inbox.health();
     assert_eq!(health.status, Status::Degraded, "{health:?}");
-    assert!(health.reasons.iter().any(|reason| reason.contains("bills") && reason.contains("create it")));
+    assert!(
+        health
+            .reasons
+            .iter()
+            .any(|reason| reason.text.contains("bills") && reason.text.contains("create it"))
+    );
     assert_eq!(inbox.problems()[0].topic, missing);
 
     world.feed.fail_topic(&missing, None);

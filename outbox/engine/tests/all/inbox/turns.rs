@@ -104,7 +104,7 @@ async fn a_connection_that_does_not_come_is_waited_for_and_said() {
         tokio::time::sleep(S * 300).await;
         let health = inbox.health();
         assert_eq!(health.status, Status::Unhealthy, "{mode:?}: {health:?}");
-        let said = |words: &str| health.reasons.iter().any(|reason| reason.contains(words));
+        let said = |words: &str| health.reasons.iter().any(|reason| reason.text.contains(words));
         assert!(said("could not begin a transaction") && said("no answer within"), "{mode:?}: {health:?}");
         world.store.calm();
         within(S * 30, || world.feed.unacknowledged() == 0 && world.ledger.len() == 101).await;

@@ -18,7 +18,7 @@ fn send_record(world: &World, number: u32) {
 }
 
 fn says(inbox: &InboxHandle, words: &str) -> bool {
-    inbox.health().reasons.iter().any(|reason| reason.contains(words))
+    inbox.health().reasons.iter().any(|reason| reason.text.contains(words))
 }
 
 #[tokio::test(start_paused = true)]

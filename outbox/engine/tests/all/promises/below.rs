@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use outbox_contract::{MessageId, Store};
-use outbox_engine::{RelayHandle, Status};
+use outbox_engine::{Reason, RelayHandle, Status};
 
 use crate::promises::support::{S, World, message, route, within};
 
@@ -19,7 +19,8 @@ async fn write(world: &World, count: usize) -> Vec<MessageId> {
 /// wait, the status may be worse because of their age.
 fn says(relay: &RelayHandle, cause: &str) -> bool {
     let health = relay.health();
-    let is_said = |reason: &String| reason.contains("messages stood below") && reason.contains(cause);
+    let is_said =
+        |reason: &Reason| reason.text.contains("messages stood below") && reason.text.contains(cause);
     health.status >= Status::Degraded && health.reasons.iter().any(is_said)
 }
 

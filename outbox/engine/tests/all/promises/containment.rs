@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use outbox_contract::backend::TransportLayer;
 use outbox_contract::{Exhausted, Failure, Message, Rejection, RetryPolicy};
-use outbox_engine::{Relay, Status};
+use outbox_engine::{Reason, Relay, Status};
 use outbox_testkit::{ChaosTransport, Fault, FaultRates};
 
 use crate::promises::support::{MS, S, World, message, of_topic, topic, within};
@@ -69,7 +69,7 @@ async fn a_broken_topic_is_tried_ever_more_seldom_and_said_until_something_of_it
         world.append((0..waiting).map(|n| of_topic("broken", &format!("key-{n}")))).await;
         let is_said = || {
             let reasons = relay.health().reasons;
-            reasons.iter().any(|reason| reason.contains("topic broken is not published:"))
+            reasons.iter().any(|reason| reason.text.contains("topic broken is not published:"))
         };
         within(S * 5, is_said).await;
         let before = rig.transport.counts().batches;
@@ -289,7 +289,7 @@ async fn a_message_that_is_refused_at_once_does_not_end_an_outage() {
     world.append([message("a")]).await;
     let away = |status| {
         let health = relay.health();
-        let says = |reason: &String| reason.contains("the transport has been unavailable for");
+        let says = |reason: &Reason| reason.text.contains("the transport has been unavailable for");
         health.status == status && health.reasons.iter().any(says)
     };
     within(S, || away(Status::Degraded)).await;

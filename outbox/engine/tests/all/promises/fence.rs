@@ -188,7 +188,8 @@ async fn leases_do_not_run_out_between_heartbeats_that_are_slow_but_succeed() {
     world.drained(S * 10).await;
     for _ in 0..3_000 {
         tokio::time::sleep(MS * 100).await;
-        let lapsed = relay.health().reasons.iter().any(|reason| reason.contains("leases were last renewed"));
+        let lapsed =
+            relay.health().reasons.iter().any(|reason| reason.text.contains("leases were last renewed"));
         assert!(!lapsed, "{:?}", relay.health());
     }
     assert_eq!(relay.stats().resets, 0);

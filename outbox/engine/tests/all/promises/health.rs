@@ -8,15 +8,41 @@ use outbox_contract::backend::{BucketSet, LeaseRequest, LowWater, RelayId};
 use outbox_contract::{
     Admin, Exhausted, Outgoing, RetryPolicy, RetryRule, Route, Store, Timestamp, Transactional,
 };
-use outbox_engine::{RelayHandle, Status};
+use outbox_engine::{Reason, ReasonKind, RelayHandle, Status};
 use outbox_testkit::{Fault, StoreCall, StoreFaultRates};
 use tokio::time::Instant;
 
 use crate::promises::support::{MS, S, World, key_id, message, of_topic, route, topic, within};
 
+/// Beginnings of reasons, behind their route, each with the kind that programs see.
+const KINDS: &[(&str, ReasonKind)] = &[
+    ("the transport has been unavailable", ReasonKind::Outage),
+    ("1 held keys", ReasonKind::HeldKeys),
+    ("the oldest message has been waiting", ReasonKind::OldestAge),
+    ("1 dead letters", ReasonKind::DeadLetters),
+    ("2 dead letters", ReasonKind::DeadLetters),
+    ("topic broken is not published", ReasonKind::Topic),
+    ("the relay keeps restarting", ReasonKind::Failing),
+    ("leases were last renewed", ReasonKind::Leases),
+    ("the backlog has not been measured yet", ReasonKind::Unmeasured),
+    ("measuring the backlog has been failing", ReasonKind::Unmeasured),
+    ("maintenance has been failing", ReasonKind::Maintenance),
+    ("relays of this route are configured differently", ReasonKind::Configuration),
+    ("no running relay serves it", ReasonKind::UnservedRoute),
+    ("check for unserved routes", ReasonKind::UnservedUnknown),
+];
+
 fn says(relay: &RelayHandle, status: Status, words: &str) -> bool {
     let health = relay.health();
-    health.status == status && health.reasons.iter().any(|reason| reason.contains(words))
+    let found = health.reasons.iter().find(|reason| reason.text.contains(words));
+    if let Some(Reason { kind, text, .. }) = found {
+        let text =
+            text.strip_prefix("route ").and_then(|text| text.split_once(": ")).map_or(&**text, |it| it.1);
+        let known = KINDS.iter().find(|(begin, _)| text.starts_with(begin)).map(|(_, kind)| kind);
+        assert_eq!(known, Some(kind), "{text}");
+        assert!(health.reasons.iter().any(|reason| reason.status == health.status), "{health:?}");
+    }
+    health.status == status && found.is_some()
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,7 +128,7 @@ async fn a_good_start_is_not_said_to_leave_buckets_without_an_owner() {
         let unowned = relay.backlog().iter().map(|(_, backlog)| backlog.unowned_buckets).sum::<u64>();
         is_measured |= unowned > 0;
         let health = relay.health();
-        assert!(!health.reasons.iter().any(|reason| reason.contains("no owner")), "{health:?}");
+        assert!(!health.reasons.iter().any(|reason| reason.text.contains("no owner")), "{health:?}");
     }
     assert!(is_measured, "it was measured before the first lease");
 }

@@ -79,6 +79,40 @@ async fn what_waits_for_the_broker_is_in_flight_and_grows_old() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_age_of_each_topic_is_measured_until_none_of_its_messages_waits() {
+    let scrape = Scrape::new();
+    let (_collecting, values) = scrape.collect();
+    let world = World::new();
+    let rig = world.rig();
+    let ids = world.append([message("a"), of_topic("bills", "a")]).await;
+    rig.inject(&ids[..1], Fault::Failed);
+    let _relay = rig.relay().retry(hold()).start().await.unwrap();
+    let orders = "outbox_topic_oldest_age_seconds route=\"default\",topic=\"orders\"";
+    within(S * 120, || values.get(orders) > Some(50.0)).await;
+    assert_eq!(values.get(&orders.replace("orders", "bills")), None, "it was delivered at once");
+    rig.transport.calm();
+    world.store.release(&route(), &key_id("a")).await.unwrap();
+    within(S * 180, || values.of(orders) == 0.0).await;
+    world.drained(S).await;
+}
+
+/// The query is made once a minute, and not while nothing waits.
+#[tokio::test(start_paused = true)]
+async fn the_ages_of_topics_cost_a_query_a_minute_while_messages_wait() {
+    let world = World::new();
+    let rig = world.rig();
+    let _relay = rig.relay().retry(hold()).start().await.unwrap();
+    tokio::time::sleep(S * 600).await;
+    assert_eq!(rig.store.calls(StoreCall::Topics), 0);
+    let failing = message("a");
+    rig.inject(&[failing.id], Fault::Failed);
+    world.append([failing]).await;
+    tokio::time::sleep(S * 600).await;
+    let queries = rig.store.calls(StoreCall::Topics);
+    assert!((9..=10).contains(&queries), "{queries}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failing_key_is_counted_until_an_operator_decides() {
     let scrape = Scrape::new();
     let (_collecting, values) = scrape.collect();

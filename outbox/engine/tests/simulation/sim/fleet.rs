@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use outbox_contract::Transport;
-use outbox_engine::{Relay, RelayHandle, Status};
+use outbox_engine::{ReasonKind, Relay, RelayHandle, Status};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::{ChaosStore, ChaosTransport, Ids, TestClock};
 
@@ -202,10 +202,7 @@ impl Fleet {
             // Dead letters wait for an operator, who is not here.
             let is_well = health.status == Status::Healthy
                 || health.status == Status::Degraded
-                    && health
-                        .reasons
-                        .iter()
-                        .all(|reason| reason.contains("dead letters wait for an operator"));
+                    && health.reasons.iter().all(|reason| reason.kind == ReasonKind::DeadLetters);
             if !is_well || stats.buckets > share || stats.in_flight > 0 {
                 problems.push(format!("relay {} is not well: {health:?} {stats:?}", relay.number));
             }

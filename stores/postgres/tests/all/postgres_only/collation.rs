@@ -78,6 +78,7 @@ also_here! {
     }
     operators {
         failing_keys_are_filtered_and_paged
+        every_list_begins_at_either_end
         pauses_of_a_route_and_its_topics_are_apart
     }
     schedule {

@@ -55,9 +55,6 @@ impl Admin for ToyStore {
         });
         if view == View::Waiting {
             found.sort_by_key(|listed| listed.stored.position);
-            if filter.newest {
-                found.reverse();
-            }
         }
         Ok(page(found.into_iter().filter(|listed| selects_listed(filter, listed)), filter))
     }
@@ -175,15 +172,12 @@ impl Admin for ToyStore {
         Ok(identity)
     }
 
-    fn acting_as(&self, actor: Actor) -> Arc<dyn Admin> {
-        Arc::new(Self { actor, ..self.clone() })
+    fn acting_as(&self, actor: Actor) -> Box<dyn Admin + '_> {
+        Box::new(Self { actor, ..self.clone() })
     }
 
     async fn audit(&self, filter: &Filter) -> Result<Vec<AuditEntry>, StoreError> {
-        let mut found = self.run(|tables, _| tables.audit.clone());
-        if filter.newest {
-            found.reverse();
-        }
+        let found = self.run(|tables, _| tables.audit.clone());
         Ok(page(found.into_iter().filter(|entry| selects_entry(filter, entry)), filter))
     }
 
@@ -375,6 +369,10 @@ pub(super) fn selects_entry(filter: &Filter, entry: &AuditEntry) -> bool {
 }
 
 pub(super) fn page<T>(found: impl IntoIterator<Item = T>, filter: &Filter) -> Vec<T> {
+    let mut found: Vec<T> = found.into_iter().collect();
+    if filter.newest {
+        found.reverse();
+    }
     found.into_iter().skip(filter.offset).take(filter.limit()).collect()
 }
 // ANCHOR_END: admin

@@ -1,0 +1,25 @@
+-- Parked messages, key by key backwards, the last message of each key first, as many as fit.
+-- $1 route, $2 topic, $3 key (null: any), $4 ids (null: any), $5 since, $6 before (null: any), $7 how many, $8 how many to pass over, $9 how
+-- many bytes of content; the first one comes whatever it has. Sizes are known without reading content.
+with page as materialized (
+    select q.route, q.topic, q.order_key, q.position, q.id, (octet_length(q.headers) + octet_length(q.payload))::bigint as size
+    from outbox_parked q
+    where ($1::text is null or q.route = $1)
+      and ($2::text is null or q.topic = $2)
+      and ($3::text is null or q.order_key = $3)
+      and ($4::uuid[] is null or q.id = any($4))
+      and ($5::bigint is null or q.parked_at >= $5)
+      and ($6::bigint is null or q.parked_at < $6)
+    order by q.route desc, q.topic desc, q.order_key desc, q.position desc
+    limit $7 offset $8
+), measured as (
+    select p.route, p.topic, p.order_key, p.position, p.id, row_number() over w as place, sum(p.size) over w as total
+    from page p
+    window w as (order by p.route desc, p.topic desc, p.order_key desc, p.position desc rows unbounded preceding)
+)
+select q.position, q.id, q.bucket::bigint as bucket, q.topic, q.key, q.event_type, q.schema_version, q.content_type, q.headers, q.payload,
+       q.occurred_at, q.appended_at, q.route, q.parked_at
+from measured m
+cross join lateral (select * from outbox_parked q where q.position = m.position and q.id = m.id offset 0) q
+where m.place = 1 or m.total <= $9::bigint
+order by m.place
