@@ -115,8 +115,8 @@ innodb-buffer-pool-size = 64M
 innodb-log-buffer-size = 2M
 ";
 /// Commits still survive the end of the server, though not that of the machine. The doublewrite
-/// buffer stays: a kill can tear a page in two. A file for each of the tables that every test creates
-/// takes a fifth of the server's time.
+/// buffer stays: a kill can tear a page in two. Every test creates its tables, and a file for each
+/// of them would take a fifth of the processor time.
 const NOT_DURABLE: &str = "
 innodb-flush-log-at-trx-commit = 2
 innodb-flush-method = nosync
