@@ -123,7 +123,7 @@ impl RabbitMqTransportBuilder {
     ///
     /// Not for RabbitMQ 4.3: a member whose connection breaks while one of its queues is about to
     /// move leaves a dead consumer in that queue. If it becomes the active one later, the queue
-    /// delivers nothing until its leader restarts.
+    /// delivers nothing more.
     pub fn share_queues(mut self, share: bool) -> Self {
         self.share_queues = share;
         self
