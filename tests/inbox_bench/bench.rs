@@ -115,12 +115,7 @@ pub(crate) async fn store(url: &str) -> PostgresStore {
 /// Returns the transport with one quorum queue. All variants consume through it, so that they
 /// differ by their shape alone.
 pub(crate) fn transport(url: &str) -> RabbitMqTransport {
-    partitioned(url, 1)
-}
-
-/// Returns the transport with this many quorum queues.
-pub(crate) fn partitioned(url: &str, partitions: u32) -> RabbitMqTransport {
-    let builder = RabbitMqTransport::builder(url).topology(Topology::Declared).partitions(partitions);
+    let builder = RabbitMqTransport::builder(url).topology(Topology::Declared);
     builder.consumer(topic(), consumer()).build().expect("a valid configuration")
 }
 

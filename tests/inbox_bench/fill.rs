@@ -8,7 +8,7 @@ use outbox_contract::backend::{Outcome, Outcomes, Position, PublishBatch, RelayI
 use outbox_contract::{Message, Route, Timestamp, Transport};
 use serde::{Deserialize, Serialize};
 
-use crate::bench::{KEYS, partitioned, topic};
+use crate::bench::{KEYS, topic, transport};
 use crate::child::{ready, tell};
 
 /// Number of messages, and their destination.
@@ -16,12 +16,11 @@ use crate::child::{ready, tell};
 pub(crate) struct Fill {
     pub(crate) broker: String,
     pub(crate) messages: u64,
-    pub(crate) partitions: u32,
 }
 
 impl Fill {
     pub(crate) async fn play(self) {
-        let transport = partitioned(&self.broker, self.partitions);
+        let transport = transport(&self.broker);
         ready().await;
         let stored: Vec<Arc<Stored>> =
             (0..self.messages).map(|number| made(number, &format!("key-{}", number % KEYS))).collect();

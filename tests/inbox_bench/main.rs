@@ -12,7 +12,6 @@ mod by_hand;
 mod child;
 mod consume;
 mod fill;
-mod members;
 #[path = "../relay_bench/process.rs"]
 mod process;
 #[path = "../relay_bench/report.rs"]
@@ -66,8 +65,6 @@ enum What {
     /// Latency of messages of 1,000 keys beside a key of which each message takes a second, and
     /// without it.
     SlowKey,
-    /// Messages per second of one, two and four members, each with a handler of 5 ms.
-    Members,
     /// All of these.
     All,
     /// One of the measured processes.
@@ -101,9 +98,6 @@ fn main() -> ExitCode {
     }
     if matches!(what, What::All | What::SlowKey) {
         slow::run(&mut bench);
-    }
-    if matches!(what, What::All | What::Members) {
-        members::run(&mut bench);
     }
     match bench.write(&cli.out) {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::store;
 use crate::child::{ready, tell};
-use crate::{by_hand, consume, fill, members, slow};
+use crate::{by_hand, consume, fill, slow};
 
 /// Role of a child.
 #[derive(Debug, Serialize, Deserialize)]
@@ -17,8 +17,6 @@ pub(crate) enum Role {
     Consume(consume::Consume),
     /// A hand-written loop.
     ByHand(by_hand::ByHand),
-    /// One of several members of a consumer.
-    Member(members::Member),
     /// The inbox beside a slow key, or without it.
     Slow(slow::Slow),
 }
@@ -37,7 +35,6 @@ pub(crate) fn play(role: &str) {
             Role::Fill(part) => part.play().await,
             Role::Consume(part) => part.play().await,
             Role::ByHand(part) => part.play().await,
-            Role::Member(part) => part.play().await,
             Role::Slow(part) => part.play().await,
         }
     });

@@ -94,7 +94,7 @@ pub(crate) fn run(bench: &mut Bench) {
 /// Performs one run, after which every message must have had its effect once.
 fn one(bench: &Bench, variant: Variant, messages: u64) -> Used {
     let (store, broker) = (bench.store(), bench.broker.fresh_vhost());
-    run_child::<()>(&Role::Fill(Fill { broker: broker.clone(), messages, partitions: 1 }));
+    run_child::<()>(&Role::Fill(Fill { broker: broker.clone(), messages }));
     let mut child = Child::start(&variant.role(store.clone(), broker, messages));
     let before = (bench.postgres.usage().cpu, bench.broker.usage().cpu);
     child.go();

@@ -1,6 +1,6 @@
 //! Crashes of inboxes: each effect happens once, in the order of its key.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -144,28 +144,6 @@ async fn effects_are_once_though_the_inbox_is_killed_between_mysql_and_redis() {
 async fn effects_are_once_though_the_inbox_is_killed_between_mongodb_and_rabbitmq() {
     killed_behind_every_step(MongoDb, RabbitMq, DIRECT, &[1]).await;
     killed_behind_every_step(MongoDb, RabbitMq, STORED, &[1]).await;
-}
-
-/// The queues move as members come and go, one of which is killed with messages in hand.
-#[tokio::test(flavor = "multi_thread")]
-async fn effects_are_once_while_members_of_a_rabbitmq_consumer_come_and_go() {
-    let Some(mut story) = Story::new(Postgres, RabbitMq).await else { return };
-    let mut members = VecDeque::new();
-    for number in 1..=6 {
-        let before = story.world.ledger.effects().await.unwrap().len();
-        story.send(10).await;
-        members.push_back(Process::inbox(&story.world.pair, Life { number, ..DIRECT }));
-        until("some effects", async || {
-            story.world.ledger.effects().await.is_ok_and(|effects| effects.len() >= before + KEYS.len())
-        })
-        .await;
-        if members.len() > 2 {
-            let first = members.pop_front().expect("there are three");
-            if number % 2 == 0 { first.stop() } else { first.kill() }
-        }
-    }
-    members.into_iter().for_each(Process::stop);
-    story.finish(DIRECT).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -61,7 +61,7 @@ impl RabbitMqTransportBuilder {
             exchange: "outbox".to_owned(),
             topology: Topology::default(),
             partitions: 1,
-            share_queues: true,
+            share_queues: false,
             consumers: BTreeMap::new(),
             invalid_names: Vec::new(),
             dead_letters: None,
@@ -117,9 +117,13 @@ impl RabbitMqTransportBuilder {
         self
     }
 
-    /// Sets the distribution of queues among the members of a consumer. Default: true, members share
-    /// them out by consumer priorities (RabbitMQ 4.0 or later). False: the first member that
-    /// subscribes has all queues until it leaves, and the others stand by, as on older brokers.
+    /// Sets the distribution of queues among the members of a consumer. Default: false, the first
+    /// member that subscribes has all queues until it leaves, and the others stand by. True: members
+    /// share them out by consumer priorities, on RabbitMQ 4.0 to 4.2; earlier ones ignore these.
+    ///
+    /// Not for RabbitMQ 4.3: a member whose connection breaks while one of its queues is about to
+    /// move leaves a dead consumer in that queue. If it becomes the active one later, the queue
+    /// delivers nothing more.
     pub fn share_queues(mut self, share: bool) -> Self {
         self.share_queues = share;
         self

@@ -173,6 +173,7 @@ pub(crate) async fn until_one_is_well(
     if refused.is_empty() {
         return std::future::pending().await;
     }
+    let lowest = config.share_queues.then_some(priorities::LOWEST);
     loop {
         sleep(LOOK).await;
         for queue in &refused {
@@ -181,9 +182,7 @@ pub(crate) async fn until_one_is_well(
             }
             // It may be there, and another's alone. It takes the queue from no other member; what it is given goes back in order, as the channel
             // is closed with its consumer on it.
-            if let Ok((channel, handle)) =
-                consume(connection, config, queue, 1, Some(priorities::LOWEST)).await
-            {
+            if let Ok((channel, handle)) = consume(connection, config, queue, 1, lowest).await {
                 let closing = connection.answer("closing a channel", channel.close(200, "OK".into()));
                 let _ = closing.await;
                 drop(handle);

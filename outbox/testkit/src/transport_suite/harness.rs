@@ -67,9 +67,9 @@ pub struct Capabilities {
     /// A part of a batch can be seen to have arrived while its publish is still under way. Default:
     /// yes; no where a batch is sent as one, and may be complete before a member sees any of it.
     pub in_parts: bool,
-    /// A unit moves to a member that joins while its owner has unacknowledged deliveries of it,
-    /// which are revoked. Default: yes; no where the broker waits until they are acknowledged.
-    pub moves_unfinished: bool,
+    /// Units move from a living member to one that joins. Default: yes; no where a unit stays until
+    /// its owner leaves.
+    pub units_move: bool,
 }
 
 impl Capabilities {
@@ -108,10 +108,10 @@ impl Capabilities {
         self
     }
 
-    /// Sets whether units move with unacknowledged deliveries.
+    /// Sets whether units move to members that join.
     #[must_use]
-    pub const fn with_moves_unfinished(mut self, moves_unfinished: bool) -> Self {
-        self.moves_unfinished = moves_unfinished;
+    pub const fn with_units_move(mut self, units_move: bool) -> Self {
+        self.units_move = units_move;
         self
     }
 }
@@ -124,7 +124,7 @@ impl Default for Capabilities {
             large: 512 * 1024,
             units: true,
             in_parts: true,
-            moves_unfinished: true,
+            units_move: true,
         }
     }
 }

@@ -48,7 +48,7 @@ impl<const PARTITIONS: u32> TransportHarness for Rabbit<PARTITIONS> {
             .with_unroutable_topic(Topic::new("nobody-subscribes-to-this").unwrap())
             .with_too_large(LIMIT)
             .with_units(PARTITIONS > 1)
-            .with_moves_unfinished(false)
+            .with_units_move(false)
     }
 
     fn skipped() -> Option<String> {

@@ -34,7 +34,7 @@ async fn what_waits_in_a_queue_and_what_the_member_has_of_it_is_measured() {
 #[tokio::test]
 async fn what_waits_in_a_queue_is_reported_by_the_member_that_has_it() {
     let Some((_, url)) = vhost() else { return };
-    let transport = declared(&url).consumer(topic("bills"), consumer()).share_queues(false).build().unwrap();
+    let transport = declared(&url).consumer(topic("bills"), consumer()).build().unwrap();
     let sent = messages(&topic("orders"), &["a", "b"].repeat(100));
     let both = || Subscription::new(consumer(), [topic("orders"), topic("bills")]).with_prefetch(10);
     let first = transport.subscribe(both()).await.unwrap();

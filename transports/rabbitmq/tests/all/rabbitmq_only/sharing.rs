@@ -1,4 +1,4 @@
-//! Members of a consumer share its queues: they join, leave, are killed and lose their connections.
+//! Members of a consumer that share its queues: they join, leave and lose their connections.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::rabbitmq_only::support::{
 const QUEUES: u32 = 16;
 
 fn shared(url: &str) -> RabbitMqTransport {
-    declared(url).partitions(QUEUES).build().unwrap()
+    declared(url).partitions(QUEUES).share_queues(true).build().unwrap()
 }
 
 /// Returns the number of queues of each member.
@@ -57,7 +57,7 @@ async fn members_share_the_queues_and_one_that_leaves_gives_its_own_to_the_other
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_that_do_not_share_leave_everything_to_the_first() {
     let Some((_server, url)) = vhost() else { return };
-    let transport = declared(&url).partitions(QUEUES).share_queues(false).build().unwrap();
+    let transport = declared(&url).partitions(QUEUES).build().unwrap();
     let crowd = Crowd::default();
     let first = crowd.join(&transport).await;
     let second = crowd.join(&transport).await;
@@ -73,7 +73,7 @@ async fn members_that_do_not_share_leave_everything_to_the_first() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_moves_when_everything_of_it_is_acknowledged_and_not_before() {
     let Some((_server, url)) = vhost() else { return };
-    let transport = declared(&url).partitions(2).build().unwrap();
+    let transport = declared(&url).partitions(2).share_queues(true).build().unwrap();
     let first = subscribe(&transport).await;
     let orders = topic("orders");
     let of_queue = |queue| {
@@ -129,7 +129,7 @@ fn units(numbers: impl Iterator<Item = u32>) -> BTreeSet<u32> {
     numbers.collect()
 }
 
-/// Members join, leave and are killed under load.
+/// Members join and leave under load. Killed ones are not for RabbitMQ 4.3: see `priorities.rs`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_that_come_and_go_lose_nothing_and_keep_the_order_of_keys() {
     let Some((_server, url)) = vhost() else { return };
@@ -142,10 +142,9 @@ async fn members_that_come_and_go_lose_nothing_and_keep_the_order_of_keys() {
                 members.push(crowd.join(&transport).await);
             }
             crowd.more(KEYS).await;
-            let (killed, left) = (members.remove(round % 3), members.remove(0));
-            killed.kill().await;
+            members.remove(round % 3).leave().await;
             crowd.more(KEYS).await;
-            left.leave().await;
+            members.remove(0).leave().await;
         }
     };
     let sent = crowd.while_sending(&transport, story).await;
