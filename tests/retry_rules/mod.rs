@@ -43,7 +43,7 @@ async fn each_action_is_done(store: impl Transactional + Clone) {
     let transport = Arc::new(ChaosTransport::new(Arc::<RecordingTransport>::clone(&broker), 1));
     let mut ids: Vec<[MessageId; 2]> = Vec::new();
     for (class, _) in ACTIONS {
-        let messages = [(); 2].map(|()| Message::new(topic(class), "tested").with_key("k").unwrap());
+        let messages = [(); 2].map(|()| Message::new(topic(class), "tested").unwrap().with_key("k").unwrap());
         ids.push([messages[0].id, messages[1].id]);
         transport.inject(messages[0].id, Fault::FailedAs(class));
         append(&store, messages).await;

@@ -88,14 +88,14 @@ async fn a_rule_pauses_a_topic_of_the_consumer_and_no_other() {
         assert_eq!(world.tables.ownership(&route()).await.unwrap().paused.topics, [topic.clone()]);
         let called = calls.load(Ordering::SeqCst);
         let other_key = world.send("b", 1);
-        let other_topic = Message::new("customers".parse().unwrap(), "order.placed").with_key("a").unwrap();
+        let other_topic = Message::new("customers", "order.placed").unwrap().with_key("a").unwrap();
         world.feed.send(other_topic.clone());
         within(S * 30, || world.ledger.has(other_topic.id)).await;
         tokio::time::sleep(S * 600).await;
         assert_eq!((world.ledger.len(), calls.load(Ordering::SeqCst)), (1, called), "{mode:?}");
         let health = inbox.health();
         assert!(
-            health.reasons.iter().any(|reason| reason.contains("paused by the retry policy")),
+            health.reasons.iter().any(|reason| reason.text.contains("paused by the retry policy")),
             "{health:?}"
         );
 

@@ -119,7 +119,8 @@ async fn a_paused_topic_waits_on_all_relays_with_its_attempts_and_others_go_on()
         assert!(entries[0].actor.as_str().contains("retry policy"), "{entries:?}");
         assert!(entries[0].actor.as_str().contains("[no-license]"), "{entries:?}");
         let why = "topic orders is not published: paused by the retry policy: a ";
-        let tells = |relay: &RelayHandle| relay.health().reasons.iter().any(|reason| reason.contains(why));
+        let tells =
+            |relay: &RelayHandle| relay.health().reasons.iter().any(|reason| reason.text.contains(why));
         assert!(tells(&first) || tells(&second), "{:?} {:?}", first.health(), second.health());
         assert_eq!((first.health().status, second.health().status), (Status::Degraded, Status::Degraded));
 
@@ -256,8 +257,8 @@ impl StoreLayer for PausesFail {
         &self.inner
     }
 
-    fn acting_as(&self, _actor: Actor) -> Arc<dyn Admin> {
-        Arc::new(self.clone())
+    fn acting_as(&self, _actor: Actor) -> Box<dyn Admin + '_> {
+        Box::new(self.clone())
     }
 
     async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError> {

@@ -167,8 +167,7 @@ async fn what_is_trimmed_under_a_member_that_lags_is_counted_once() {
             let prefix = server.fresh_prefix();
             let stream = format!("{prefix}:{{orders:0}}");
             let transport = at(&server.url(), &prefix).units(1).build().unwrap();
-            let subscription =
-                Subscription::new(Consumer::new("reader").unwrap(), [topic()]).with_prefetch(2);
+            let subscription = Subscription::new("reader", [topic()]).unwrap().with_prefetch(2);
             let handled = BTreeMap::from([(topic(), Timestamp::now())]);
             let subscription = subscription.with_handled(handled, reset);
             server.cli(&["XGROUP", "CREATE", &stream, "reader", "0", "MKSTREAM"]);
