@@ -36,7 +36,7 @@ async fn what_waits_in_a_queue_is_reported_by_the_member_that_has_it() {
     let Some((_, url)) = vhost() else { return };
     let transport = declared(&url).consumer(topic("bills"), consumer()).build().unwrap();
     let sent = messages(&topic("orders"), &["a", "b"].repeat(100));
-    let both = || Subscription::new(consumer(), [topic("orders"), topic("bills")]).with_prefetch(10);
+    let both = || Subscription::new(consumer(), [topic("orders"), topic("bills")]).unwrap().with_prefetch(10);
     let first = transport.subscribe(both()).await.unwrap();
     deliver(&transport, &sent).await;
     waits(&*first, 200).await;
