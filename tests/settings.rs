@@ -177,7 +177,7 @@ fn the_defaults_of_retries_are_those_of_the_book() {
     let section =
         page.split("\n## ").find(|section| section.starts_with("Retry policy\n")).unwrap().to_owned();
     assert_eq!((told(&section, "rules"), policy.rules.len()), ("none".into(), 0));
-    assert_eq!((told(&section, "factor"), policy.factor.to_bits()), ("2".into(), 2_f64.to_bits()));
+    assert_eq!((told(&section, "factor"), policy.factor.to_bits()), (Setting::Number(2), 2_f64.to_bits()));
     assert_told!(section, policy, [max_attempts, first_delay, max_delay, exhausted]);
 }
 

@@ -4,8 +4,8 @@
 #[doc(inline)]
 pub use outbox_contract::{
     Admin, AppendError, AppendOptions, Codec, Consumer, DomainEvent, EventKey, Exhausted, Headers, Json, Key,
-    KeyId, Message, MessageId, Outbox, RetryPolicy, RetryRule, Route, Store, StoreError, StoreErrorKind,
-    Timestamp, Topic, Transactional, Transport, admin, async_trait, backend, inbox_route, retry,
+    KeyId, Message, MessageId, Outbox, RetryPolicy, Route, Store, StoreError, StoreErrorKind, Timestamp,
+    Topic, Transactional, Transport, admin, async_trait, backend, inbox_route,
 };
 pub use outbox_derive::DomainEvent;
 #[doc(inline)]
@@ -53,6 +53,11 @@ pub mod relay {
         Health, Reason, ReasonKind, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayObserver, RelayStats,
         StartError, Status,
     };
+}
+
+/// The retry policy: its rules, and the decision that it makes on a failure.
+pub mod retry {
+    pub use outbox_contract::retry::{Decision, Exhausted, RetryPolicy, RetryRule, Tried};
 }
 
 /// The service: its builder and handle.
@@ -139,12 +144,13 @@ pub mod prelude {
     pub use crate::rabbitmq::RabbitMqTransport;
     #[cfg(feature = "redis")]
     pub use crate::redis::RedisTransport;
+    pub use crate::retry::RetryRule;
     #[cfg(feature = "sqlite")]
     pub use crate::sqlite::SqliteStore;
     pub use crate::{
         Admin, Aggregate, AppendOptions, Consumer, DomainEvent, EventHandler, EventLog, Exhausted,
         HandlerContext, HandlerError, Inbox, InboxHandle, Key, KeyId, Mediator, Message, Outbox, Relay,
-        RelayHandle, RetryPolicy, RetryRule, Route, Service, ServiceHandle, Store, Topic, Transactional,
-        Transport, UnitOfWork, VersionMismatch, WorkError,
+        RelayHandle, RetryPolicy, Route, Service, ServiceHandle, Store, Topic, Transactional, Transport,
+        UnitOfWork, VersionMismatch, WorkError,
     };
 }

@@ -25,8 +25,8 @@ pub use rule::RetryRule;
 /// ```
 /// # extern crate outbox_contract as outbox;
 /// use std::time::Duration;
-/// use outbox::retry::{Decision, Tried};
-/// use outbox::{Exhausted, RetryPolicy, RetryRule};
+/// use outbox::retry::{Decision, RetryRule, Tried};
+/// use outbox::{Exhausted, RetryPolicy};
 /// # use outbox::{Failure, Topic};
 ///
 /// let too_large = RetryRule {

@@ -50,10 +50,8 @@ fn names() -> &'static Names {
         let buckets: Vec<Bucket> = keys[..SLOTS].iter().map(KeyId::bucket).collect();
         assert_eq!(buckets.iter().copied().collect::<BucketSet>().len(), SLOTS);
         let row = |key: &KeyId| {
-            let message = Message::new(key.topic.clone(), "event")
-                .unwrap()
-                .with_key(key.key.as_str())
-                .expect("it is a key");
+            let message = Message::new(key.topic.clone(), "event").expect("it is a topic");
+            let message = message.with_key(key.key.as_str()).expect("it is a key");
             Arc::new(Stored::new(Position::START, Timestamp::default(), message))
         };
         let (stripes, rows) = (keys.iter().map(stripe).collect(), keys.iter().map(row).collect());
