@@ -7,10 +7,13 @@ use std::thread;
 
 use crate::outbox::{DONE, Daemon, FAILED, Outbox, USAGE, end, until};
 
-/// A collector: takes all requests, and keeps their paths, headers and bodies.
+/// Requests: their paths, headers and bodies.
+type Requests = Vec<(String, String, Vec<u8>)>;
+
+/// A collector: takes all requests, and keeps them.
 struct Collector {
     url: String,
-    taken: Arc<Mutex<Vec<(String, String, Vec<u8>)>>>,
+    taken: Arc<Mutex<Requests>>,
 }
 
 impl Collector {
@@ -41,7 +44,7 @@ impl Collector {
 }
 
 /// Takes one request and answers it. `None`: the connection has ended.
-fn take(mut stream: &TcpStream, taken: &Mutex<Vec<(String, String, Vec<u8>)>>) -> Option<()> {
+fn take(mut stream: &TcpStream, taken: &Mutex<Requests>) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let (mut first, mut headers, mut length) = (String::new(), String::new(), 0);
     reader.read_line(&mut first).ok().filter(|read| *read > 0)?;
