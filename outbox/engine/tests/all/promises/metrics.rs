@@ -157,6 +157,24 @@ async fn a_dead_letter_is_counted_once_and_stays_in_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_that_the_policy_discards_is_counted_and_is_no_dead_letter() {
+    let scrape = Scrape::new();
+    let (_collecting, values) = scrape.collect();
+    let world = World::new();
+    let rig = world.rig();
+    let ids = world.append([message("a"), message("a")]).await;
+    rig.inject(&ids[..1], Fault::Rejected);
+    let discard = RetryPolicy { exhausted: Exhausted::Discard, ..RetryPolicy::default() };
+    let _relay = rig.relay().retry(discard).start().await.unwrap();
+    world.drained(S * 10).await;
+    values.are(&[
+        ("outbox_discarded_total route=\"default\"", 1.0),
+        ("outbox_dead_lettered_total route=\"default\"", 0.0),
+        ("outbox_delivered_total route=\"default\"", 1.0),
+    ]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn unknown_outcomes_and_restarts_of_publishers_are_counted() {
     let scrape = Scrape::new();
     let (_collecting, values) = scrape.collect();
