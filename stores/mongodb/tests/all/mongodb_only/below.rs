@@ -64,12 +64,12 @@ async fn messages_above_their_counters_are_told_of() {
     stripes.update_many(doc! {}, doc! { "$set": { "number": 0_i64, "position": 0_i64 } }).await.unwrap();
     store.check().await.unwrap();
     let said = warnings.take().join("\n");
-    assert!(said.contains("route=default") && said.contains("stripes=2"), "{said:?}");
+    assert!(said.contains("route=default") && said.contains(" 2 stripes"), "{said:?}");
     append(store, [message("a")]).await;
     assert_eq!(behind(store, relay.relay, mark).await, 1, "above all that was before");
 
     stripes.delete_many(doc! {}).await.unwrap();
     store.check().await.unwrap();
     let said = warnings.take().join("\n");
-    assert!(said.contains("route=default") && said.contains("stripes=2"), "{said:?}");
+    assert!(said.contains("route=default") && said.contains(" 2 stripes"), "{said:?}");
 }

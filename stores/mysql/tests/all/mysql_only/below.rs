@@ -60,7 +60,7 @@ async fn messages_above_their_counters_are_told_of() {
         fixture.run(&format!("update outbox_stripe set {set_back}")).await;
         store.check().await.unwrap();
         let said = warnings.take().join("\n");
-        assert!(said.contains("route=default") && said.contains("stripes=2"), "{said:?}");
+        assert!(said.contains("route=default") && said.contains(" 2 stripes"), "{said:?}");
         append(store, [message("a")]).await;
         let mut request = FetchRequest::new(route, relay.relay, BucketSet::ALL);
         request.after = mark;
@@ -70,6 +70,6 @@ async fn messages_above_their_counters_are_told_of() {
         fixture.run("update outbox_message set route = 'audit'; insert into outbox_lease (route, bucket) values ('audit', 0)").await;
         store.check().await.unwrap();
         let said = warnings.take().join("\n");
-        assert!(said.contains("route=audit") && said.contains("stripes=2"), "{said:?}");
+        assert!(said.contains("route=audit") && said.contains(" 2 stripes"), "{said:?}");
     }
 }
