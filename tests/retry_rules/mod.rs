@@ -14,7 +14,7 @@ use outbox_servers::{OrSkip as _, Postgres};
 use outbox_store_postgres::PostgresStore;
 use outbox_store_sqlite::SqliteStore;
 use outbox_testkit::{ChaosTransport, Fault, RecordingTransport};
-use outbox_tests::record::PATIENCE;
+use outbox_tests::record::{PATIENCE, until};
 
 /// The actions, each with the class of failure that it follows, which is also its topic.
 const ACTIONS: [(&str, Exhausted); 4] = [
@@ -69,7 +69,7 @@ async fn each_action_is_done(store: impl Transactional + Clone) {
         let held = keys.iter().filter(|key| key.held).count();
         (broker.len(), keys.len(), held, paused) == (2, 2, 1, vec![topic("pause")])
     };
-    wait_until(is_done).await;
+    until("each action done", is_done).await;
 
     let arrived = || broker.published().iter().map(|published| published.id).collect::<Vec<_>>();
     assert!(arrived().contains(&ids[0][1]) && arrived().contains(&ids[1][1]), "followers of what left");
@@ -93,7 +93,7 @@ async fn each_action_is_done(store: impl Transactional + Clone) {
     transport.calm();
     store.release(&route, &keys.iter().find(|key| key.held).unwrap().key).await.unwrap();
     store.resume(&route, Some(&topic("pause"))).await.unwrap();
-    wait_until(async || broker.len() == 6).await;
+    until("delivered", async || broker.len() == 6).await;
     for pair in &ids[2..] {
         let of_pair: Vec<_> = arrived().into_iter().filter(|id| pair.contains(id)).collect();
         assert_eq!(of_pair, pair, "in order, without a gap");
@@ -110,13 +110,4 @@ async fn append(store: &impl Transactional, messages: [Message; 2]) {
     let mut tx = store.begin().await.unwrap();
     store.append(&mut tx, &messages.map(Outgoing::from)).await.unwrap();
     store.commit(tx).await.into_result().unwrap();
-}
-
-async fn wait_until(mut holds: impl AsyncFnMut() -> bool) {
-    let wait = async {
-        while !holds().await {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, wait).await.expect("it holds in time");
 }

@@ -1,16 +1,20 @@
 //! Arguments of the program.
 
+mod select;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
-use outbox::admin::{Filter, MAX_PER_CALL};
+use outbox::admin::Filter;
 use outbox::message::DueTime;
 use outbox::{Consumer, Key, MessageId, Route, Timestamp, Topic};
 
-use crate::exit::{CODES, Failed};
+use crate::exit::CODES;
 use crate::time;
+
+pub(crate) use select::{FilterArgs, Select, SelectKeys};
 
 /// Shows what waits in an outbox and why, repairs it, and runs its relay
 #[derive(Debug, Parser)]
@@ -326,100 +330,6 @@ pub(crate) enum Form {
     Json,
     Text,
     Hex,
-}
-
-/// Selection of messages or keys.
-#[derive(Args, Clone, Debug, Default)]
-pub(crate) struct FilterArgs {
-    /// Only of this route
-    #[arg(long, conflicts_with = "all_routes")]
-    pub(crate) route: Option<Route>,
-    /// Of all routes, those of inboxes included
-    #[arg(long)]
-    pub(crate) all_routes: bool,
-    /// Only of this topic
-    #[arg(long)]
-    pub(crate) topic: Option<Topic>,
-    /// Only of this key
-    #[arg(long)]
-    pub(crate) key: Option<Key>,
-    /// Only from this time on: RFC 3339, or a duration ago
-    #[arg(long, value_name = "TIME", value_parser = time::past)]
-    pub(crate) since: Option<Timestamp>,
-    /// Only before this time
-    #[arg(long, value_name = "TIME", value_parser = time::past)]
-    pub(crate) before: Option<Timestamp>,
-    /// Maximum number
-    #[arg(long, value_name = "N")]
-    pub(crate) limit: Option<usize>,
-    /// Number to skip, for paging
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) offset: usize,
-    /// From the end of the list: the newest first
-    #[arg(long)]
-    pub(crate) newest: bool,
-}
-
-impl FilterArgs {
-    /// Number of items that a list shows unless another one is asked for.
-    const SHOWN: usize = 100;
-
-    /// Returns the number of items to list.
-    pub(crate) fn shown(&self) -> usize {
-        self.limit.unwrap_or(Self::SHOWN)
-    }
-
-    /// Returns the filter of one page of a list: it may look at all routes.
-    pub(crate) fn page(&self, offset: usize, limit: usize) -> Filter {
-        Filter {
-            route: self.route.clone(),
-            topic: self.topic.clone(),
-            key: self.key.clone(),
-            ids: None,
-            since: self.since,
-            before: self.before,
-            limit: Some(limit.min(MAX_PER_CALL)),
-            offset,
-            newest: self.newest,
-        }
-    }
-
-    /// Checks that an operation on many says of which route they are.
-    pub(crate) fn names_route(&self, operation: &str) -> Result<(), Failed> {
-        if self.route.is_some() || self.all_routes {
-            return Ok(());
-        }
-        Err(Failed::usage(format!(
-            "{operation} of more than one names its route: give --route default for what relays send, --route \
-             inbox/NAME for an inbox, or --all-routes"
-        )))
-    }
-}
-
-/// Messages to change: some by their ids, or all that a filter selects.
-#[derive(Args, Debug)]
-pub(crate) struct Select {
-    /// Ids of messages; without any, the filter selects
-    #[arg(value_name = "ID")]
-    pub(crate) ids: Vec<MessageId>,
-    #[command(flatten)]
-    pub(crate) filter: FilterArgs,
-    /// Show what would be done, and do nothing
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-}
-
-/// Keys to change: one by its name, or all failing or held ones that a filter selects.
-#[derive(Args, Debug)]
-pub(crate) struct SelectKeys {
-    /// Topic and key; without them, the filter selects
-    #[arg(value_names = ["TOPIC", "KEY"], num_args = 2, conflicts_with_all = ["topic", "key"])]
-    pub(crate) name: Vec<String>,
-    #[command(flatten)]
-    pub(crate) filter: FilterArgs,
-    /// Show what would be done, and do nothing
-    #[arg(long)]
-    pub(crate) dry_run: bool,
 }
 
 /// Messages that a consumer has handled.

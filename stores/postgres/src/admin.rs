@@ -23,6 +23,7 @@ use crate::fetch::number;
 use crate::handled;
 use crate::identity;
 use crate::row::raw;
+use crate::sql::newest_first;
 use crate::store::PostgresStore;
 
 /// Maximum number of messages that one transaction discards: a relay that parks another one behind
@@ -62,6 +63,7 @@ impl PostgresStore {
     /// A statement whose parameters 1 to 7 are the filter.
     pub(crate) fn filtered(&self, statement: &SqlStr, filter: &Filter) -> Pg {
         let ids = |ids: &Vec<MessageId>| ids.iter().map(|id| id.as_uuid()).collect::<Vec<_>>();
+        let statement = if filter.newest { &newest_first(statement) } else { statement };
         self.sql()
             .query(statement)
             .bind(filter.route.as_ref().map(|route| route.as_str().to_owned()))
@@ -136,9 +138,7 @@ impl Admin for PostgresStore {
     }
 
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
-        let sql = self.sql();
-        let statement = if filter.newest { &sql.browse_keys_newest } else { &sql.browse_keys };
-        let query = self.filtered(statement, filter).bind(number(filter.offset));
+        let query = self.filtered(&self.sql().browse_keys, filter).bind(number(filter.offset));
         self.look("failing_keys", query, |row| {
             let Ok(key) = KeyId::new(row.try_get::<&str, _>("topic")?, row.try_get::<&str, _>("key")?) else {
                 return Ok(None);
@@ -161,14 +161,14 @@ impl Admin for PostgresStore {
 
     async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
         let sql = self.sql();
-        let (statements, at) = match view {
-            View::Waiting => ([&sql.browse_waiting, &sql.browse_waiting_newest], "appended_at"),
-            View::Parked => ([&sql.browse_parked, &sql.browse_parked_newest], "parked_at"),
-            View::DeadLetters => ([&sql.browse_dead, &sql.browse_dead_newest], "died_at"),
-            View::History => ([&sql.browse_history, &sql.browse_history_newest], "delivered_at"),
-            View::Scheduled => ([&sql.browse_scheduled, &sql.browse_scheduled_newest], "due_at"),
+        let (statement, at) = match view {
+            View::Waiting => (&sql.browse_waiting, "appended_at"),
+            View::Parked => (&sql.browse_parked, "parked_at"),
+            View::DeadLetters => (&sql.browse_dead, "died_at"),
+            View::History => (&sql.browse_history, "delivered_at"),
+            View::Scheduled => (&sql.browse_scheduled, "due_at"),
         };
-        let mut query = self.page(statements[usize::from(filter.newest)], filter);
+        let mut query = self.page(statement, filter);
         if view == View::Waiting {
             query = query.bind(number(filter.looked_at()));
         }

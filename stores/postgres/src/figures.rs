@@ -126,8 +126,7 @@ impl PostgresStore {
     }
 
     pub(crate) async fn audited(&self, filter: &Filter) -> Result<Vec<AuditEntry>, StoreError> {
-        let statement = if filter.newest { &self.sql().audit_newest } else { &self.sql().audit };
-        let query = self.filtered(statement, filter).bind(number(filter.offset));
+        let query = self.filtered(&self.sql().audit, filter).bind(number(filter.offset));
         self.look("audit", query, |row| {
             let columns = AuditColumns {
                 at: row.try_get("at")?,

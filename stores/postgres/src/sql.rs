@@ -36,7 +36,6 @@ macro_rules! statements {
 
 statements! {
     audit
-    audit_newest
     deduplicate
     deduplicate_first
     deduplicate_one
@@ -47,17 +46,11 @@ statements! {
     backlog
     below
     browse_dead
-    browse_dead_newest
     browse_history
-    browse_history_newest
     browse_keys
-    browse_keys_newest
     browse_parked
-    browse_parked_newest
     browse_scheduled
-    browse_scheduled_newest
     browse_waiting
-    browse_waiting_newest
     cancel_scheduled
     content
     discard
@@ -109,6 +102,11 @@ impl Statements {
     pub(crate) fn query<'q>(&self, statement: &SqlStr) -> Query<'q, Postgres, PgArguments> {
         sqlx::query(statement.clone()).persistent(self.persistent)
     }
+}
+
+/// Returns a list from its other end.
+pub(crate) fn newest_first(list: &SqlStr) -> SqlStr {
+    AssertSqlSafe(outbox_store_sql::statements::newest_first(list.as_str())).into_sql_str()
 }
 
 /// Prefix of the names of everything in an outbox.

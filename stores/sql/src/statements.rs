@@ -14,6 +14,13 @@ macro_rules! statements {
     };
 }
 
+/// Returns a list from its other end: a statement says `asc` for each column along which it can be
+/// read backwards, and nowhere else.
+#[must_use]
+pub fn newest_first(list: &str) -> String {
+    list.replace(" asc", " desc")
+}
+
 /// Returns the problems of a list of statements, for a store's test: files of the folder that it
 /// does not name, and statements that do not begin with a comment.
 ///

@@ -13,9 +13,10 @@ use outbox_contract::{
     Admin, Failure, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Timestamp, Topic,
     async_trait,
 };
-use sqlx::Row;
+use outbox_store_sql::statements::newest_first;
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteRow, SqliteTransaction};
+use sqlx::{AssertSqlSafe, Row, SqlSafeStr};
 
 use crate::deduplicate::id_list;
 use crate::error::store_error;
@@ -34,6 +35,11 @@ const MAX_DISCARDED: u32 = 1_000;
 /// A statement whose parameters 1 to 7 are the filter.
 fn filtered<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, SqliteArguments> {
     let limit = i64::try_from(filter.limit()).unwrap_or(i64::MAX);
+    let statement = if filter.newest {
+        AssertSqlSafe(newest_first(statement)).into_sql_str()
+    } else {
+        statement.into_sql_str()
+    };
     sqlx::query(statement)
         .bind(filter.route.as_ref().map(|route| route.as_str().to_owned()))
         .bind(filter.topic.as_ref().map(|topic| topic.as_str().to_owned()))
@@ -146,8 +152,7 @@ impl Admin for SqliteStore {
     }
 
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
-        let statement = if filter.newest { sql::BROWSE_KEYS_NEWEST } else { sql::BROWSE_KEYS };
-        self.look("failing_keys", page(statement, filter), |row| {
+        self.look("failing_keys", page(sql::BROWSE_KEYS, filter), |row| {
             let Ok(key) = KeyId::new(row.try_get::<&str, _>("topic")?, row.try_get::<&str, _>("key")?) else {
                 return Ok(None);
             };
@@ -160,14 +165,14 @@ impl Admin for SqliteStore {
     }
 
     async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
-        let (statements, at) = match view {
-            View::Waiting => ([sql::BROWSE_WAITING, sql::BROWSE_WAITING_NEWEST], "appended_at"),
-            View::Parked => ([sql::BROWSE_PARKED, sql::BROWSE_PARKED_NEWEST], "parked_at"),
-            View::DeadLetters => ([sql::BROWSE_DEAD, sql::BROWSE_DEAD_NEWEST], "died_at"),
-            View::History => ([sql::BROWSE_HISTORY, sql::BROWSE_HISTORY_NEWEST], "delivered_at"),
-            View::Scheduled => ([sql::BROWSE_SCHEDULED, sql::BROWSE_SCHEDULED_NEWEST], "due_at"),
+        let (statement, at) = match view {
+            View::Waiting => (sql::BROWSE_WAITING, "appended_at"),
+            View::Parked => (sql::BROWSE_PARKED, "parked_at"),
+            View::DeadLetters => (sql::BROWSE_DEAD, "died_at"),
+            View::History => (sql::BROWSE_HISTORY, "delivered_at"),
+            View::Scheduled => (sql::BROWSE_SCHEDULED, "due_at"),
         };
-        let mut query = messages(statements[usize::from(filter.newest)], filter);
+        let mut query = messages(statement, filter);
         if view == View::Waiting {
             query = query.bind(i64::try_from(filter.looked_at()).unwrap_or(i64::MAX));
         }

@@ -71,8 +71,7 @@ impl SqliteStore {
             .ids
             .as_ref()
             .map(|ids| serde_json::Value::from_iter(ids.iter().map(ToString::to_string)).to_string());
-        let statement = if filter.newest { sql::AUDIT_NEWEST } else { sql::AUDIT };
-        self.look("audit", page(statement, filter).bind(ids), |row| {
+        self.look("audit", page(sql::AUDIT, filter).bind(ids), |row| {
             let columns = AuditColumns {
                 at: row.try_get("at")?,
                 actor: row.try_get("actor")?,

@@ -1,4 +1,4 @@
-//! Layers: stores and transports around another one, such as `Arc`, or one that measures or fails.
+//! Layers: stores around another one, such as `Arc`, or one that measures or fails.
 //!
 //! Each method of the traits is one line in the lists below. From it come the method of the layer,
 //! which forwards, the method of the trait, which calls the layer's, and the method of `Arc`.
@@ -15,16 +15,15 @@ use crate::admin::{
     TopicFigures,
 };
 use crate::backend::{
-    Backlog, Blame, BucketSet, Committed, Dedup, Deliveries, Due, DueRequest, FetchRequest, Fetched,
-    KeyTransition, Lease, LeaseRequest, Leased, LowWater, Maintained, Outcomes, PublishBatch, RelayId, RowId,
-    Stored, StripeMark, Subscription, Transitioned, Unserved, Wakeup, WakeupSignal, Writers,
+    Backlog, Blame, BucketSet, Committed, Dedup, Due, DueRequest, FetchRequest, Fetched, KeyTransition,
+    Lease, LeaseRequest, Leased, LowWater, Maintained, RelayId, RowId, Stored, StripeMark, Transitioned,
+    Unserved, Wakeup, WakeupSignal, Writers,
 };
-use crate::error::{AppendError, StoreError, TransportError};
-use crate::failure::Rejection;
+use crate::error::{AppendError, StoreError};
 use crate::id::{MessageId, OutboxId};
 use crate::message::{Message, Outgoing};
 use crate::name::{Consumer, KeyId, Route, Topic};
-use crate::{Store, Transactional, Transport};
+use crate::{Store, Transactional};
 
 /// The operations of a layer under the name of an actor.
 struct Acting<'l, L: ?Sized> {
@@ -420,95 +419,4 @@ impl<L: StoreLayer> StripeMarks for L {
     async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
         StoreLayer::stripes(self, route, buckets).await
     }
-}
-
-macro_rules! transport_calls {
-    ($($call:ident($($c:ident: $C:ty),*) -> $answer:ty;)*) => {
-        /// A transport around another one. Override what it does otherwise; it is a [`Transport`]
-        /// by itself.
-        pub trait TransportLayer: Send + Sync + 'static {
-            /// The transport inside.
-            type Inner: Transport + ?Sized;
-
-            /// Returns the transport inside.
-            fn inner(&self) -> &Self::Inner;
-
-            /// Forwards [`Transport::name`].
-            fn name(&self) -> &'static str {
-                self.inner().name()
-            }
-
-            /// Forwards [`Transport::validate`].
-            ///
-            /// # Errors
-            ///
-            /// Those of the transport inside.
-            fn validate(&self, message: &Message) -> Result<(), Rejection> {
-                self.inner().validate(message)
-            }
-
-            /// Forwards [`Transport::is_confirmed_by_consumers`].
-            fn is_confirmed_by_consumers(&self) -> bool {
-                self.inner().is_confirmed_by_consumers()
-            }
-
-            $(
-                #[doc = concat!("Forwards [`Transport::", stringify!($call), "`].")]
-                fn $call(&self, $($c: $C),*) -> impl Future<Output = $answer> + Send {
-                    async move { self.inner().$call($($c),*).await }
-                }
-            )*
-        }
-
-        #[async_trait]
-        #[deny(clippy::missing_trait_methods)]
-        impl<L: TransportLayer> Transport for L {
-            fn name(&self) -> &'static str {
-                TransportLayer::name(self)
-            }
-
-            fn validate(&self, message: &Message) -> Result<(), Rejection> {
-                TransportLayer::validate(self, message)
-            }
-
-            fn is_confirmed_by_consumers(&self) -> bool {
-                TransportLayer::is_confirmed_by_consumers(self)
-            }
-
-            $(
-                async fn $call(&self, $($c: $C),*) -> $answer {
-                    TransportLayer::$call(self, $($c),*).await
-                }
-            )*
-        }
-
-        #[async_trait]
-        #[deny(clippy::missing_trait_methods)]
-        impl<T: Transport + ?Sized> Transport for Arc<T> {
-            fn name(&self) -> &'static str {
-                (**self).name()
-            }
-
-            fn validate(&self, message: &Message) -> Result<(), Rejection> {
-                (**self).validate(message)
-            }
-
-            fn is_confirmed_by_consumers(&self) -> bool {
-                (**self).is_confirmed_by_consumers()
-            }
-
-            $(
-                async fn $call(&self, $($c: $C),*) -> $answer {
-                    (**self).$call($($c),*).await
-                }
-            )*
-        }
-    };
-}
-
-transport_calls! {
-    check() -> Result<(), TransportError>;
-    publish(batch: PublishBatch, outcomes: &Outcomes) -> ();
-    subscribe(subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError>;
-    close() -> ();
 }

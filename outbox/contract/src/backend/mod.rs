@@ -29,6 +29,7 @@ pub mod trace;
 mod transactional;
 mod transition;
 mod transport;
+mod transport_layer;
 mod unserved;
 mod wakeup;
 
@@ -46,7 +47,7 @@ pub use fetch::{
 pub use finished::{Finished, Rest};
 pub use frontier::{Frontier, OpenWriters, StripeMarks};
 pub use lag::{Lag, Loss, LossCause, OffsetReset};
-pub use layer::{StoreCall, StoreLayer, TransactionalLayer, TransportLayer};
+pub use layer::{StoreCall, StoreLayer, TransactionalLayer};
 pub use lease::{Lease, LeaseRequest, Leased, LowWater, Paused};
 pub use maintain::Maintained;
 pub use operate::{Archive, Death, KeyOperation, Listed, Steered, View};
@@ -62,5 +63,6 @@ pub use subscription::{
 pub use transactional::{Blame, Committed, Dedup, Transactional, inbox_route};
 pub use transition::{KeyTransition, Step, Then, Transitioned};
 pub use transport::{PublishBatch, Transport};
+pub use transport_layer::TransportLayer;
 pub use unserved::Unserved;
 pub use wakeup::{Wakeup, WakeupListener, WakeupSignal, Wakeups};

@@ -9,5 +9,5 @@ where ($1::text is null or a.route = $1)
   and ($4::uuid[] is null or exists (select from unnest($4::uuid[]) i(id) where position(i.id::text in a.ids) > 0))
   and ($5::bigint is null or a.at >= $5)
   and ($6::bigint is null or a.at < $6)
-order by a.number
+order by a.number asc
 limit $7 offset $8

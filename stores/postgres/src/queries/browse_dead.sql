@@ -10,12 +10,12 @@ with page as materialized (
       and ($4::uuid[] is null or d.id = any($4))
       and ($5::bigint is null or d.died_at >= $5)
       and ($6::bigint is null or d.died_at < $6)
-    order by d.number
+    order by d.number asc
     limit $7 offset $8
 ), measured as (
     select p.number, row_number() over w as place, sum(p.size) over w as total
     from page p
-    window w as (order by p.number rows unbounded preceding)
+    window w as (order by p.number asc rows unbounded preceding)
 )
 select d.position, d.id, d.bucket::bigint as bucket, d.topic, d.key, d.event_type, d.schema_version, d.content_type, d.headers, d.payload,
        d.occurred_at, d.appended_at, d.route, d.reason, d.attempts, d.first_failure, d.last_failure, d.died_at

@@ -10,12 +10,12 @@ with page as materialized (
       and ($4::uuid[] is null or h.id = any($4))
       and ($5::bigint is null or h.delivered_at >= $5)
       and ($6::bigint is null or h.delivered_at < $6)
-    order by h.number
+    order by h.number asc
     limit $7 offset $8
 ), measured as (
     select p.number, p.delivered_at, row_number() over w as place, sum(p.size) over w as total
     from page p
-    window w as (order by p.number rows unbounded preceding)
+    window w as (order by p.number asc rows unbounded preceding)
 )
 select h.position, h.id, h.bucket::bigint as bucket, h.topic, h.key, h.event_type, h.schema_version, h.content_type, h.headers, h.payload,
        h.occurred_at, h.appended_at, h.route, h.delivered_at

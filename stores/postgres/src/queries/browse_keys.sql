@@ -12,5 +12,5 @@ where ($1::text is null or k.route = $1)
       where p.route = k.route and p.topic = k.topic and p.order_key = k.key and p.id = any($4)))
   and ($5::bigint is null or k.since >= $5)
   and ($6::bigint is null or k.since < $6)
-order by k.since, k.route, k.topic, k.key
+order by k.since asc, k.route asc, k.topic asc, k.key asc
 limit $7 offset $8

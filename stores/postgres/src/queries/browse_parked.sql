@@ -10,12 +10,12 @@ with page as materialized (
       and ($4::uuid[] is null or q.id = any($4))
       and ($5::bigint is null or q.parked_at >= $5)
       and ($6::bigint is null or q.parked_at < $6)
-    order by q.route, q.topic, q.order_key, q.position
+    order by q.route asc, q.topic asc, q.order_key asc, q.position asc
     limit $7 offset $8
 ), measured as (
     select p.route, p.topic, p.order_key, p.position, p.id, row_number() over w as place, sum(p.size) over w as total
     from page p
-    window w as (order by p.route, p.topic, p.order_key, p.position rows unbounded preceding)
+    window w as (order by p.route asc, p.topic asc, p.order_key asc, p.position asc rows unbounded preceding)
 )
 select q.position, q.id, q.bucket::bigint as bucket, q.topic, q.key, q.event_type, q.schema_version, q.content_type, q.headers, q.payload,
        q.occurred_at, q.appended_at, q.route, q.parked_at

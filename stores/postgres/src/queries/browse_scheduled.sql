@@ -10,12 +10,12 @@ with page as materialized (
       and ($4::uuid[] is null or s.id = any($4))
       and ($5::bigint is null or s.due_at >= $5)
       and ($6::bigint is null or s.due_at < $6)
-    order by s.due_at, s.number
+    order by s.due_at asc, s.number asc
     limit $7 offset $8
 ), measured as (
     select p.due_at, p.number, row_number() over w as place, sum(p.size) over w as total
     from page p
-    window w as (order by p.due_at, p.number rows unbounded preceding)
+    window w as (order by p.due_at asc, p.number asc rows unbounded preceding)
 )
 select 0::bigint as position, s.id, 0::bigint as bucket, s.topic, s.key, s.event_type, s.schema_version, s.content_type, s.headers, s.payload,
        s.occurred_at, s.appended_at, s.route, s.due_at

@@ -7,7 +7,7 @@ with page as materialized (
     from (
         select m.position, m.id, m.route, m.topic, m.key, m.appended_at, (octet_length(m.headers) + octet_length(m.payload))::bigint as size
         from outbox_message m
-        order by m.position
+        order by m.position asc
         limit $10
     ) l
     where ($1::text is null or l.route = $1)
@@ -16,12 +16,12 @@ with page as materialized (
       and ($4::uuid[] is null or l.id = any($4))
       and ($5::bigint is null or l.appended_at >= $5)
       and ($6::bigint is null or l.appended_at < $6)
-    order by l.position
+    order by l.position asc
     limit $7 offset $8
 ), measured as (
     select p.position, row_number() over w as place, sum(p.size) over w as total
     from page p
-    window w as (order by p.position rows unbounded preceding)
+    window w as (order by p.position asc rows unbounded preceding)
 )
 select m.position, m.id, m.bucket::bigint as bucket, m.topic, m.key, m.event_type, m.schema_version, m.content_type, m.headers, m.payload,
        m.occurred_at, m.appended_at, m.route

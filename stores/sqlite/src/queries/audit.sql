@@ -9,5 +9,5 @@ where (?1 is null or route = ?1)
   and (?9 is null or exists (select 1 from json_each(?9) where instr(ids, value) > 0))
   and (?5 is null or at >= ?5)
   and (?6 is null or at < ?6)
-order by number
+order by number asc
 limit ?7 offset ?8

@@ -14,5 +14,5 @@ where (?1 is null or k.route = ?1)
       where p.route = k.route and p.topic = k.topic and p.order_key = k.key and hex(p.id) in (select value from json_each(?4))))
   and (?5 is null or k.since >= ?5)
   and (?6 is null or k.since < ?6)
-order by k.since, k.route, k.topic, k.key
+order by k.since asc, k.route asc, k.topic asc, k.key asc
 limit ?7 offset ?8

@@ -11,12 +11,12 @@ with page as materialized (
       and (?4 is null or hex(id) in (select value from json_each(?4)))
       and (?5 is null or due_at >= ?5)
       and (?6 is null or due_at < ?6)
-    order by due_at, number
+    order by due_at asc, number asc
     limit ?7 offset ?8
 ), measured as materialized (
     select due_at, number, row_number() over w as place, sum(size) over w as total
     from page
-    window w as (order by due_at, number rows unbounded preceding)
+    window w as (order by due_at asc, number asc rows unbounded preceding)
 )
 select t.id, t.route, t.bucket, t.topic, t.key, t.event_type, t.schema_version, t.content_type, t.headers, t.payload, t.occurred_at,
        t.appended_at, t.due_at

@@ -7,7 +7,7 @@ with page as materialized (
     from (
         select position, route, topic, order_key, id, appended_at, octet_length(headers) + octet_length(payload) as size
         from outbox_pending
-        order by position
+        order by position asc
         limit ?10
     )
     where (?1 is null or route = ?1)
@@ -16,12 +16,12 @@ with page as materialized (
       and (?4 is null or hex(id) in (select value from json_each(?4)))
       and (?5 is null or appended_at >= ?5)
       and (?6 is null or appended_at < ?6)
-    order by position
+    order by position asc
     limit ?7 offset ?8
 ), measured as materialized (
     select position, row_number() over w as place, sum(size) over w as total
     from page
-    window w as (order by position rows unbounded preceding)
+    window w as (order by position asc rows unbounded preceding)
 )
 select t.position, t.id, t.route, t.bucket, t.topic, t.key, t.event_type, t.schema_version, t.content_type, t.headers, t.payload, t.occurred_at,
        t.appended_at

@@ -3,6 +3,7 @@
 
 use outbox_contract::backend::{BucketSet, FetchRequest, FetchedRow, Position};
 use outbox_contract::{Route, Store};
+use outbox_store_sql::statements::newest_first;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Row};
 
@@ -71,12 +72,10 @@ async fn a_page_of_what_waits_reads_no_more_than_the_page() {
                 analyze outbox_message";
     run(&mut connection, fill).await;
     let arguments = "'default', null, null, null, null, null, 100, 0, 1000000, 10000";
+    let list = include_str!("../../../src/queries/browse_waiting.sql");
     for (statement, way) in [
-        (include_str!("../../../src/queries/browse_waiting.sql"), "Index Scan using outbox_message_pkey"),
-        (
-            include_str!("../../../src/queries/browse_waiting_newest.sql"),
-            "Index Scan Backward using outbox_message_pkey",
-        ),
+        (list.to_owned(), "Index Scan using outbox_message_pkey"),
+        (newest_first(list), "Index Scan Backward using outbox_message_pkey"),
     ] {
         run(&mut connection, &format!("deallocate all; prepare s as {statement}")).await;
         let explain = format!("explain (analyze, costs off, timing off, summary off) execute s({arguments})");
