@@ -15,15 +15,38 @@ use crate::server::{Kind, Server, Shared};
 use crate::wishes::Wishes;
 use crate::{fresh, given, tls};
 
-const NAME: &str = "RabbitMQ 4";
-const PART: Part = Part {
-    name: "rabbitmq",
-    release: "sid",
-    user: "rabbitmq",
-    image: Some(("rabbitmq:4", "OUTBOX_RABBITMQ_IMAGE")),
+/// An available version: its name, the part of `tests/servers/prepare`, the variables of a URL and
+/// of its `rabbitmqctl`.
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    name: &'static str,
+    part: Part,
+    url: &'static str,
+    ctl: &'static str,
+}
+
+const NEWEST: Version = Version {
+    name: "RabbitMQ 4",
+    part: Part {
+        name: "rabbitmq",
+        release: "sid",
+        user: "rabbitmq",
+        image: Some(("rabbitmq:4", "OUTBOX_RABBITMQ_IMAGE")),
+    },
+    url: "OUTBOX_RABBITMQ_URL",
+    ctl: "OUTBOX_RABBITMQ_CTL",
 };
-const URL: &str = "OUTBOX_RABBITMQ_URL";
-const CTL: &str = "OUTBOX_RABBITMQ_CTL";
+const OLDEST: Version = Version {
+    name: "RabbitMQ 4.0",
+    part: Part {
+        name: "rabbitmq40",
+        release: "trixie",
+        user: "rabbitmq",
+        image: Some(("rabbitmq:4.0", "OUTBOX_RABBITMQ_OLDEST_IMAGE")),
+    },
+    url: "OUTBOX_RABBITMQ_OLDEST_URL",
+    ctl: "OUTBOX_RABBITMQ_OLDEST_CTL",
+};
 
 /// The limits are those of a small machine. They are absolute, so that they do not depend on the
 /// size of the machine.
@@ -49,6 +72,7 @@ const HOSTS_AT_ONCE: u32 = 8;
 /// Request for a RabbitMQ: the user `guest` with its usual password, no plugins.
 #[derive(Clone, Debug)]
 pub struct RabbitMq {
+    version: Version,
     wishes: Wishes,
 }
 
@@ -57,7 +81,14 @@ impl RabbitMq {
     /// `OUTBOX_RABBITMQ_CTL` as its `rabbitmqctl`, such as `docker exec rabbit rabbitmqctl`.
     #[must_use]
     pub fn newest() -> Self {
-        Self { wishes: Wishes::default() }
+        Self { version: NEWEST, wishes: Wishes::default() }
+    }
+
+    /// RabbitMQ 4.0, the oldest that is supported, whose queues move safely between priorities; by
+    /// URL, the server that `OUTBOX_RABBITMQ_OLDEST_URL` names, with `OUTBOX_RABBITMQ_OLDEST_CTL`.
+    #[must_use]
+    pub fn oldest() -> Self {
+        Self { version: OLDEST, ..Self::newest() }
     }
 
     /// Adds a line to `rabbitmq.conf`.
@@ -82,20 +113,21 @@ impl RabbitMq {
     /// [`Missing`]: the server is unavailable, or did not start.
     pub fn shared(self) -> Result<RabbitMqServer, Missing> {
         static SHARED: Shared<RabbitMqServer> = Shared::new();
-        let Some(url) = self.wishes.given(URL) else {
+        let Version { name, part, url, ctl } = self.version;
+        let Some(given) = self.wishes.given(url) else {
             return SHARED.get(format!("{self:?}"), || {
                 if !self.wishes.is_plain() {
                     return self.start();
                 }
-                Ok(RabbitMqServer { server: PART.shared(self)?, given: None, hosts: Arc::default() })
+                Ok(RabbitMqServer { server: part.shared(self)?, given: None, hosts: Arc::default() })
             });
         };
-        SHARED.get("given".to_owned(), || {
-            let ctl = given::url(CTL).ok_or_else(|| {
-                Missing::absent(NAME, format!("{URL} is set: set {CTL} to a command that is its rabbitmqctl"))
+        SHARED.get(format!("given {name}"), || {
+            let ctl = given::url(ctl).ok_or_else(|| {
+                Missing::absent(name, format!("{url} is set: set {ctl} to a command that is its rabbitmqctl"))
             })?;
-            let server = Arc::new(Server::given(NAME));
-            Ok(RabbitMqServer { server, given: Some(Given { url, ctl }), hosts: Arc::default() })
+            let server = Arc::new(Server::given(name));
+            Ok(RabbitMqServer { server, given: Some(Given { url: given, ctl }), hosts: Arc::default() })
         })
     }
 
@@ -106,7 +138,7 @@ impl RabbitMq {
     ///
     /// [`Missing`]: the server is unavailable, or did not start.
     pub fn start(self) -> Result<RabbitMqServer, Missing> {
-        Ok(RabbitMqServer { server: PART.start(self)?, given: None, hosts: Arc::default() })
+        Ok(RabbitMqServer { server: self.version.part.start(self)?, given: None, hosts: Arc::default() })
     }
 }
 
@@ -143,7 +175,7 @@ fn program(home: &Home, ports: &Ports, folder: &str, program: &str) -> Program {
 
 impl Kind for RabbitMq {
     fn name(&self) -> String {
-        NAME.to_owned()
+        self.version.name.to_owned()
     }
 
     fn version_is_behind(&self) -> &'static str {
