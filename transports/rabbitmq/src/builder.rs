@@ -121,9 +121,9 @@ impl RabbitMqTransportBuilder {
     /// member that subscribes has all queues until it leaves, and the others stand by. True: members
     /// share them out by consumer priorities, on RabbitMQ 4.0 to 4.2; earlier ones ignore these.
     ///
-    /// Not for RabbitMQ 4.3: a member whose connection breaks while one of its queues is about to
-    /// move leaves a dead consumer in that queue. If it becomes the active one later, the queue
-    /// delivers nothing more.
+    /// No effect on RabbitMQ 4.3 and later, with a warning in the log: a member that leaves with
+    /// unacknowledged messages while a queue of it is about to move leaves a dead consumer in that
+    /// queue. If it became the active one later, the queue would deliver nothing more.
     pub fn share_queues(mut self, share: bool) -> Self {
         self.share_queues = share;
         self

@@ -2,6 +2,7 @@
 
 mod address;
 mod arguments;
+mod broker;
 mod builder;
 mod channel;
 mod channel_state;

@@ -12,6 +12,7 @@ use futures_util::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::uri::AMQPUri;
 
+use crate::broker::Broker;
 use crate::error::said_by_broker;
 use crate::frames::{self, HELLO, Incoming};
 use crate::multiplexer::other;
@@ -35,10 +36,10 @@ pub(crate) async fn login(
     incoming: &mut Incoming,
     uri: &AMQPUri,
     name: String,
-) -> Result<Agreed, lapin::Error> {
+) -> Result<(Broker, Agreed), lapin::Error> {
     let mut talk = Talk { socket, incoming };
     talk.write(HELLO).await?;
-    let AMQPMethod::Start(_) = talk.next().await? else { return Err(unexpected("a greeting")) };
+    let AMQPMethod::Start(greeting) = talk.next().await? else { return Err(unexpected("a greeting")) };
     let mechanism = uri.query.auth_mechanism.unwrap_or(SASLMechanism::Plain);
     let credentials = Credentials::from(uri.authority.userinfo.clone());
     let start = connection::StartOk {
@@ -58,7 +59,7 @@ pub(crate) async fn login(
         .map_err(|_| other(format!("the name of vhost {:?} is over 255 bytes", uri.vhost)))?;
     talk.say(AMQPMethod::Open(connection::Open { virtual_host })).await?;
     let AMQPMethod::OpenOk(_) = talk.next().await? else { return Err(unexpected("the vhost")) };
-    Ok(agreed)
+    Ok((Broker::new(&greeting.server_properties), agreed))
 }
 
 struct Talk<'t, S> {

@@ -38,6 +38,8 @@ pub(crate) struct MemberState {
     /// The channels of the present connection, one for each queue that is consumed; empty while
     /// there is none.
     pub(crate) channels: Vec<Option<Channel>>,
+    /// Over the last connection, queues were shared with other members.
+    pub(crate) shares_queues: bool,
     /// Queues that are not consumed, while others are.
     pub(crate) problems: Vec<Problem>,
     /// Backlogs of the queues, as last measured.
@@ -137,6 +139,7 @@ pub(crate) async fn join(
     let state = MemberState {
         consumption: Consumption::new(window, units),
         channels: session.channels.clone(),
+        shares_queues: session.shares_queues,
         problems: Vec::new(),
         lags: Vec::new(),
         losses,
@@ -169,12 +172,12 @@ async fn work(
         let step = async {
             match &mut session {
                 Some(session) => {
-                    let connection = Arc::clone(&session.connection);
+                    let (connection, shares) = (Arc::clone(&session.connection), session.shares_queues);
                     tokio::select! {
                         fault = session.carry(&shared, &queues) => Step::Lost(fault),
                         never = look_after(&shared, &connection, queues.len()) => match never {},
                         never = lags::watch(&shared, &connection, &queues) => match never {},
-                        name = until_one_is_well(&connection, &shared.config, &queues) => Step::Again(name),
+                        name = until_one_is_well(&connection, &shared.config, &queues, shares) => Step::Again(name),
                     }
                 }
                 None => Step::Tried(again(&shared, pauses.next()).await),
@@ -254,6 +257,7 @@ impl SharedMember {
                 *queues = found;
                 let mut state = self.state();
                 state.channels = opened.channels.clone();
+                state.shares_queues = opened.shares_queues;
                 state.connection = Some(Arc::clone(&opened.connection));
                 state.consumption.recovered();
                 *session = Some(*opened);

@@ -5,8 +5,8 @@
 //! who joins outbids the others at its share of the queues, and who leaves gives them to the next
 //! highest, which are spread among all others.
 //!
-//! On request only: RabbitMQ 4.3 (seen on 4.3.6, not on 4.0.5) keeps the consumer of a connection
-//! that broke while its queue was about to move, as one that waits, and may activate it later.
+//! On request only, and not where [`crate::broker`] knows that a queue can stop: on RabbitMQ 4.3 and
+//! later.
 //!
 //! Independent draws would spread 16 queues over two members as 12 + 4 now and then. So a member
 //! draws them against each other:

@@ -21,6 +21,7 @@ use crate::member::SharedMember;
 use crate::priorities::{self, Priorities};
 use crate::record;
 use crate::topology::{self, Queue, Queues};
+use crate::wire::Wire;
 
 /// Interval of looks at queues that can't be consumed.
 const LOOK: Duration = Duration::from_secs(3);
@@ -34,6 +35,8 @@ const MAX_HELD_MS: i64 = i32::MAX as i64;
 pub(crate) struct Session {
     pub(crate) connection: Arc<Connection>,
     pub(crate) channels: Vec<Option<Channel>>,
+    /// The members bid for the queues.
+    pub(crate) shares_queues: bool,
     /// The library cancels a consumer when its last handle is dropped, and RabbitMQ then gives the
     /// newer messages to the next one first: so they are kept until the channels are closed, or the
     /// connection is cut.
@@ -51,11 +54,13 @@ impl Session {
         priorities: &Priorities,
         again: Option<&SharedMember>,
     ) -> Result<(Self, Queues, Vec<Loss>), Fault> {
+        let shares_queues = shares_queues(config, subscription, again).await?;
         let connection = Connection::open(config, &format!("consumes for {}", subscription.consumer)).await?;
         // From here on whatever fails cuts the connection before anything else is let go.
         let mut session = Self {
             connection: Arc::new(connection),
             channels: Vec::new(),
+            shares_queues,
             handles: Vec::new(),
             incoming: SelectAll::new(),
         };
@@ -76,7 +81,10 @@ impl Session {
             .enumerate()
             .map(|(place, (queue, fault))| async move {
                 match fault {
-                    None => consume(of_connection, config, queue, share, priorities.at(place)).await,
+                    None => {
+                        let priority = priorities.at(place).filter(|_| shares_queues);
+                        consume(of_connection, config, queue, share, priority).await
+                    }
                     Some(fault) => Err(fault.clone()),
                 }
             })
@@ -159,6 +167,32 @@ impl Session {
     }
 }
 
+/// Returns true if the members are to share the queues, and the broker can do that. It is asked
+/// before each connection: it may have been upgraded.
+async fn shares_queues(
+    config: &Config,
+    subscription: &Subscription,
+    again: Option<&SharedMember>,
+) -> Result<bool, Fault> {
+    if !config.share_queues {
+        return Ok(false);
+    }
+    // The client library keeps what the broker says of itself to itself.
+    let wire = Wire::open(config, "asks for the version").await?;
+    wire.close().await;
+    let is_safe = wire.broker.moves_queues_safely();
+    if !is_safe && again.is_none_or(|member| member.state().shares_queues) {
+        tracing::warn!(
+            consumer = %subscription.consumer,
+            broker = %wire.broker,
+            "share_queues has no effect: on RabbitMQ 4.3 and later, a queue that moves between members can stop; \
+             one member has all queues, and the others stand by; use RabbitMQ 4.0 to 4.2, or turn share_queues \
+             off"
+        );
+    }
+    Ok(is_safe)
+}
+
 fn names(queues: &[(Queue, Option<Fault>)]) -> impl ExactSizeIterator<Item = &str> {
     queues.iter().map(|(queue, _)| queue.name.as_str())
 }
@@ -168,12 +202,13 @@ pub(crate) async fn until_one_is_well(
     connection: &Connection,
     config: &Config,
     queues: &[(Queue, Option<Fault>)],
+    shares_queues: bool,
 ) -> String {
     let refused: Vec<&Queue> = queues.iter().filter(|(_, it)| it.is_some()).map(|(queue, _)| queue).collect();
     if refused.is_empty() {
         return std::future::pending().await;
     }
-    let lowest = config.share_queues.then_some(priorities::LOWEST);
+    let lowest = shares_queues.then_some(priorities::LOWEST);
     loop {
         sleep(LOOK).await;
         for queue in &refused {

@@ -20,6 +20,7 @@ use outbox_contract::TransportErrorKind;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::broker::Broker;
 use crate::channel::Channel;
 use crate::config::Config;
 use crate::error::Fault;
@@ -40,6 +41,7 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 pub(crate) struct Wire {
     board: Arc<Mutex<Multiplexer>>,
     task: JoinHandle<()>,
+    pub(crate) broker: Broker,
     pub(crate) max_frame_bytes: usize,
     timeout: Duration,
 }
@@ -56,17 +58,17 @@ impl Wire {
         let opening = async {
             let mut socket = connect(config).await?;
             let name = format!("{} {purpose}", config.name);
-            let agreed = login::login(&mut socket, &mut incoming, &uri, name).await?;
-            Ok((socket, agreed))
+            let (broker, agreed) = login::login(&mut socket, &mut incoming, &uri, name).await?;
+            Ok((socket, broker, agreed))
         };
-        let (socket, agreed) = timeout(config.timeout, opening)
+        let (socket, broker, agreed) = timeout(config.timeout, opening)
             .await
             .map_err(|_| Fault::silent(&config.address, "connecting", config.timeout))?
             .map_err(|error| Fault::connecting(&config.address, error))?;
         let board = Arc::new(Mutex::new(Multiplexer::new(agreed.max_channels)));
         let task = tokio::spawn(carry(socket, incoming, End(Arc::clone(&board)), agreed));
         let max_frame_bytes = agreed.max_frame_bytes;
-        Ok(Arc::new(Self { board, task, max_frame_bytes, timeout: config.timeout }))
+        Ok(Arc::new(Self { board, task, broker, max_frame_bytes, timeout: config.timeout }))
     }
 
     /// Returns true if batches may go over it.

@@ -1,18 +1,28 @@
-//! Members of a consumer that share its queues: they join, leave and lose their connections.
+//! Members of a consumer that share its queues: they join, leave and lose their connections. On
+//! RabbitMQ 4.0: later ones can stop a queue (see `broker.rs`), and there members do not share.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lapin::options::QueueDeleteOptions;
-use outbox_servers::Proxy;
+use outbox_servers::{OrSkip, Proxy, RabbitMq, RabbitMqServer};
+use outbox_testkit::Warnings;
 use outbox_transport_rabbitmq::RabbitMqTransport;
 
 use crate::rabbitmq_only::crowd::{Crowd, KEYS, Owners};
 use crate::rabbitmq_only::support::{
     declared, deliver, deliveries, eventually, finish, id_of, message, messages, subscribe, topic, vhost,
+    vhost_of,
 };
 
 const QUEUES: u32 = 16;
+
+/// A virtual host of a broker whose queues move safely.
+fn moving() -> Option<(RabbitMqServer, String)> {
+    let server = RabbitMq::oldest().shared().or_skip()?;
+    let url = server.fresh_vhost();
+    Some((server, url))
+}
 
 fn shared(url: &str) -> RabbitMqTransport {
     declared(url).partitions(QUEUES).share_queues(true).build().unwrap()
@@ -25,7 +35,7 @@ fn shares(owners: &Owners) -> Vec<usize> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_share_the_queues_and_one_that_leaves_gives_its_own_to_the_others() {
-    let Some((_server, url)) = vhost() else { return };
+    let Some((_server, url)) = moving() else { return };
     let (transport, crowd) = (shared(&url), Crowd::default());
     let first = crowd.join(&transport).await;
     assert_eq!(shares(&crowd.round(&transport).await), [16]);
@@ -69,10 +79,31 @@ async fn members_that_do_not_share_leave_everything_to_the_first() {
     second.leave().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_do_not_share_on_a_broker_that_can_stop_a_queue_and_the_log_says_so() {
+    let Some((server, url)) = vhost() else { return };
+    let (transport, crowd) = (shared(&url), Crowd::default());
+    let (warnings, _guard) = Warnings::capture();
+    let first = crowd.join(&transport).await;
+    let said = warnings.take();
+    let [said] = &said[..] else { panic!("one warning: {said:?}") };
+    for part in ["share_queues has no effect", "RabbitMQ 4.", "consumer=inventory"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let second = crowd.join(&transport).await;
+    assert_eq!(shares(&crowd.round(&transport).await), [16]);
+    let arguments = server.ctl(&["-p", vhost_of(&url), "list_consumers", "queue_name", "arguments"]);
+    assert_eq!(arguments.matches("x-consumer-timeout").count(), 32, "{arguments}");
+    assert!(!arguments.contains("x-priority"), "{arguments}");
+    first.kill().await;
+    assert_eq!(shares(&crowd.round(&transport).await), [16]);
+    second.leave().await;
+}
+
 /// Of two queues the second member gets one, whatever both draw.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_moves_when_everything_of_it_is_acknowledged_and_not_before() {
-    let Some((_server, url)) = vhost() else { return };
+    let Some((_server, url)) = moving() else { return };
     let transport = declared(&url).partitions(2).share_queues(true).build().unwrap();
     let first = subscribe(&transport).await;
     let orders = topic("orders");
@@ -129,10 +160,10 @@ fn units(numbers: impl Iterator<Item = u32>) -> BTreeSet<u32> {
     numbers.collect()
 }
 
-/// Members join and leave under load. Killed ones are not for RabbitMQ 4.3: see `priorities.rs`.
+/// Members join, leave and are killed under load.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_that_come_and_go_lose_nothing_and_keep_the_order_of_keys() {
-    let Some((_server, url)) = vhost() else { return };
+    let Some((_server, url)) = moving() else { return };
     let (transport, crowd) = (shared(&url), Crowd::default());
     let mut members = Vec::from([crowd.join(&transport).await]);
     let story = async {
@@ -144,7 +175,7 @@ async fn members_that_come_and_go_lose_nothing_and_keep_the_order_of_keys() {
             crowd.more(KEYS).await;
             members.remove(round % 3).leave().await;
             crowd.more(KEYS).await;
-            members.remove(0).leave().await;
+            members.remove(0).kill().await;
         }
     };
     let sent = crowd.while_sending(&transport, story).await;
@@ -161,7 +192,7 @@ async fn members_that_come_and_go_lose_nothing_and_keep_the_order_of_keys() {
 /// long as it is away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_comes_back_has_the_queues_that_it_had() {
-    let Some((_server, url)) = vhost() else { return };
+    let Some((_server, url)) = moving() else { return };
     let (transport, crowd) = (shared(&url), Crowd::default());
     let proxy = Proxy::to(&url);
     let through = shared(&proxy.url(&url));
