@@ -4,15 +4,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lapin::options::QueueDeleteOptions;
 use outbox_servers::{OrSkip, Proxy, RabbitMq, RabbitMqServer};
 use outbox_testkit::Warnings;
 use outbox_transport_rabbitmq::RabbitMqTransport;
 
 use crate::rabbitmq_only::crowd::{Crowd, KEYS, Owners};
 use crate::rabbitmq_only::support::{
-    declared, deliver, deliveries, eventually, finish, id_of, message, messages, subscribe, topic, vhost,
-    vhost_of,
+    declared, delete_queue, deliver, deliveries, eventually, finish, id_of, message, messages, subscribe,
+    topic, vhost, vhost_of,
 };
 
 const QUEUES: u32 = 16;
@@ -192,7 +191,7 @@ async fn members_that_come_and_go_lose_nothing_and_keep_the_order_of_keys() {
 /// long as it is away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_comes_back_has_the_queues_that_it_had() {
-    let Some((_server, url)) = moving() else { return };
+    let Some((server, url)) = moving() else { return };
     let (transport, crowd) = (shared(&url), Crowd::default());
     let proxy = Proxy::to(&url);
     let through = shared(&proxy.url(&url));
@@ -200,15 +199,51 @@ async fn a_member_that_comes_back_has_the_queues_that_it_had() {
     let before = crowd.round(&transport).await;
     assert_eq!(shares(&before), [8, 8]);
     let is_as_before = async || (crowd.round(&transport).await == before).then_some(());
+    let bids = Bids::of(&server, &url);
 
     proxy.cut();
+    let again = bids.until_new(16, &server, &url).await;
+    assert_eq!(again.of_queues, bids.of_queues, "the second member bids what it did");
     eventually("the queues are back", is_as_before).await;
 
-    let connection = lapin::Connection::connect(&url, lapin::ConnectionProperties::default()).await.unwrap();
-    let channel = connection.create_channel().await.unwrap();
-    let deleted = channel.queue_delete("inventory:orders.3".into(), QueueDeleteOptions::default());
-    deleted.await.unwrap();
+    delete_queue(&url, "inventory:orders.3").await;
+    let again = again.until_new(32, &server, &url).await;
+    assert_eq!(again.of_queues, bids.of_queues, "both bid what they did");
     eventually("the canceled ones are back", is_as_before).await;
     first.leave().await;
     second.leave().await;
+}
+
+/// Consumers of a virtual host, as the broker lists them.
+struct Bids {
+    tags: BTreeSet<String>,
+    /// Names of the queues with the arguments of their consumers.
+    of_queues: BTreeSet<(String, String)>,
+}
+
+impl Bids {
+    fn of(server: &RabbitMqServer, url: &str) -> Self {
+        let columns = ["queue_name", "consumer_tag", "arguments"];
+        let vhost = vhost_of(url);
+        let listed = server.ctl(&[&["-p", vhost, "list_consumers"][..], &columns[..]].concat());
+        let mut bids = Self { tags: BTreeSet::new(), of_queues: BTreeSet::new() };
+        for line in listed.lines().filter(|line| line.contains("x-priority")) {
+            let mut fields = line.split('\t').map(str::to_owned);
+            let mut next = || fields.next().unwrap();
+            let (queue, tag, arguments) = (next(), next(), next());
+            bids.tags.insert(tag);
+            bids.of_queues.insert((queue, arguments));
+        }
+        bids
+    }
+
+    /// Waits until this many consumers are other ones, and all are there.
+    async fn until_new(&self, count: usize, server: &RabbitMqServer, url: &str) -> Self {
+        eventually("the consumers are back", async || {
+            let now = Self::of(server, url);
+            let new = now.tags.difference(&self.tags).count();
+            (now.tags.len() == self.tags.len() && new == count).then_some(now)
+        })
+        .await
+    }
 }
