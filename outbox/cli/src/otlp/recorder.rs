@@ -145,3 +145,99 @@ impl HistogramFn for Series<otel::Histogram<f64>> {
         self.instrument.record(value, &self.labels);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use opentelemetry::metrics::MeterProvider;
+    use opentelemetry_sdk::error::OTelSdkResult;
+    use opentelemetry_sdk::metrics::data::{
+        AggregatedMetrics, HistogramDataPoint, Metric, MetricData, ResourceMetrics,
+    };
+    use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
+    use opentelemetry_sdk::metrics::{SdkMeterProvider, Temporality};
+
+    use super::*;
+
+    /// An exporter that keeps the last export: the series of each metric.
+    #[derive(Clone, Default)]
+    struct Exported(Arc<Mutex<BTreeMap<String, String>>>);
+
+    impl PushMetricExporter for Exported {
+        async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
+            let metrics = metrics.scope_metrics().flat_map(|scope| scope.metrics());
+            *self.0.lock().unwrap() =
+                metrics.map(|metric| (metric.name().to_owned(), series(metric))).collect();
+            Ok(())
+        }
+
+        fn force_flush(&self) -> OTelSdkResult {
+            Ok(())
+        }
+
+        fn shutdown_with_timeout(&self, _: Duration) -> OTelSdkResult {
+            Ok(())
+        }
+
+        fn temporality(&self) -> Temporality {
+            Temporality::Cumulative
+        }
+    }
+
+    fn series(metric: &Metric) -> String {
+        let text = |value: String, labels: Vec<&KeyValue>| {
+            let labels: Vec<_> =
+                labels.iter().map(|label| format!("{}={}", label.key, label.value)).collect();
+            format!("{value} {} {}", metric.unit(), labels.join(" "))
+        };
+        let series: Vec<_> = match metric.data() {
+            AggregatedMetrics::U64(MetricData::Sum(sum)) => {
+                sum.data_points().map(|it| text(it.value().to_string(), it.attributes().collect())).collect()
+            }
+            AggregatedMetrics::F64(MetricData::Gauge(gauge)) => gauge
+                .data_points()
+                .map(|it| text(it.value().to_string(), it.attributes().collect()))
+                .collect(),
+            AggregatedMetrics::F64(MetricData::Histogram(histogram)) => {
+                let value = |it: &HistogramDataPoint<f64>| {
+                    assert_eq!(it.bounds().collect::<Vec<_>>(), SECONDS);
+                    format!("{} in {}", it.sum(), it.count())
+                };
+                histogram.data_points().map(|it| text(value(it), it.attributes().collect())).collect()
+            }
+            other => panic!("{} is {other:?}", metric.name()),
+        };
+        series.join("; ")
+    }
+
+    #[test]
+    fn each_kind_of_metric_is_exported_with_its_labels_and_unit() {
+        let exported = Exported::default();
+        let provider = SdkMeterProvider::builder().with_periodic_exporter(exported.clone()).build();
+        metrics::with_local_recorder(&OtelRecorder::new(provider.meter("test")), || {
+            let counter = metrics::counter!("outbox_delivered_total", "route" => "default");
+            counter.increment(2);
+            counter.increment(3);
+            counter.absolute(9);
+            let gauge = metrics::gauge!("outbox_pending", "route" => "default");
+            gauge.set(7.0);
+            gauge.increment(4.0);
+            gauge.decrement(1.0);
+            let histogram = metrics::histogram!("outbox_latency_seconds", "route" => "default");
+            histogram.record(0.5);
+            histogram.record(1.5);
+        });
+        provider.force_flush().unwrap();
+        let exported = std::mem::take(&mut *exported.0.lock().unwrap());
+        let expected = [
+            ("outbox_delivered_total", "9 {messages} route=default"),
+            ("outbox_latency_seconds", "2 in 2 s route=default"),
+            ("outbox_pending", "10 {messages} route=default"),
+        ];
+        let expected = expected.map(|(name, series)| (name.to_owned(), series.to_owned()));
+        assert_eq!(exported, expected.into());
+    }
+}

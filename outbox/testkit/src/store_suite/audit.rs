@@ -239,9 +239,16 @@ pub async fn an_operation_that_can_not_be_recorded_has_no_effect<H: StoreHarness
     let scheduled = message("orders", "c");
     let due_at = Timestamp::now().plus(Duration::from_secs(3_600));
     write(&*store, [Outgoing::from(scheduled.clone()).due_at(due_at)]).await;
+    write(&*store, messages("orders", "d", 1)).await;
+    let waiting = relay.read().await;
     let identity = store.identity().await.expect("an outbox has an identity");
     if !harness.refuse_audit().await {
         return not_applicable::<H>("the audit of this store can't be made to refuse entries");
+    }
+    let all = Filter::all_routes();
+    for stored in store.parked(&all).await.expect("parked messages are listed").iter().chain(&waiting) {
+        let step = relay.key_transition(&stored.message.key_id(), None, discard_step(stored));
+        store.transition(&[step]).await.expect_err("a relay discards without an entry");
     }
     let flowing = message("orders", "flowing").key_id();
     let failed = [
@@ -259,7 +266,6 @@ pub async fn an_operation_that_can_not_be_recorded_has_no_effect<H: StoreHarness
     for (operation, failed) in failed {
         assert!(failed, "{operation} succeeded without an entry");
     }
-    let all = Filter::all_routes();
     let failing = store.failing_keys(&all).await.expect("failing keys are listed");
     assert_eq!(failing.len(), 1, "no other key is held");
     assert!(!failing[0].held && failing[0].attempts == 1, "neither held nor released: {failing:?}");
@@ -267,7 +273,7 @@ pub async fn an_operation_that_can_not_be_recorded_has_no_effect<H: StoreHarness
     let letters = store.dead_letters(&all).await.expect("dead letters are listed");
     assert_eq!(letters.iter().map(|letter| letter.stored.message.id).collect::<Vec<_>>(), ids);
     assert_eq!(store.scheduled(&all).await.expect("scheduled messages are listed").len(), 1);
-    assert!(relay.fetch().await.is_empty(), "nothing was appended again");
+    assert_eq!(relay.read().await, waiting, "nothing was appended again, nor discarded");
     let ownership = store.ownership(&relay.route).await.expect("owners are told");
     assert!(!ownership.paused.route, "the route is not paused");
     assert_eq!(store.identity().await.expect("the identity stays"), identity);

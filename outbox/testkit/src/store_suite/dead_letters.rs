@@ -321,6 +321,10 @@ pub async fn the_history_is_filtered_and_paged<H: StoreHarness>(harness: &H) {
         [all[0], all[4]]
     );
     assert_eq!(past(Filter { limit: Some(2), offset: 2, ..Filter::all_routes() }).await, all[2..4]);
+    let newest: Vec<_> = all.iter().rev().copied().collect();
+    assert_eq!(past(Filter::all_routes().with_newest()).await, newest);
+    let page = Filter { limit: Some(2), offset: 1, ..Filter::all_routes().with_newest() };
+    assert_eq!(past(page).await, newest[1..3]);
     assert!(past(Filter { route: Some(route("audit")), ..Filter::all_routes() }).await.is_empty());
     let since = store.history(&Filter::all_routes()).await.expect("listed")[3].delivered_at;
     assert_eq!(past(Filter { since: Some(since), ..Filter::all_routes() }).await, all[3..]);

@@ -106,9 +106,7 @@ impl<'r, S: Transactional> ModelKey<'r, S> {
     async fn append(&mut self) {
         let count = self.rng.usize(1..4);
         write(&*self.relay.store, messages("orders", self.key.key.as_str(), count)).await;
-        let mut request = self.relay.fetch_request();
-        request.scope = Scope::Key(self.key.clone());
-        let written = self.relay.fetch_with(&request).await.rows;
+        let written = self.fetch().await;
         assert!(written.len() >= count, "what was appended is there: {self}");
         // A row of a failing key comes without content, so its id is all that is known of it.
         for row in written {
@@ -219,6 +217,13 @@ impl<'r, S: Transactional> ModelKey<'r, S> {
         self.state = next;
     }
 
+    /// Returns its rows in the hot table.
+    async fn fetch(&self) -> Vec<FetchedRow> {
+        let mut request = self.relay.fetch_request();
+        request.scope = Scope::Key(self.key.clone());
+        self.relay.fetch_with(&request).await.rows
+    }
+
     /// Returns the version of the key's row: parking nothing tells it and changes nothing.
     async fn version(&self) -> i64 {
         let nothing = Step::Park { rows: Vec::new() };
@@ -298,6 +303,8 @@ impl<'r, S: Transactional> ModelKey<'r, S> {
         });
         assert_eq!(seen.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{self}");
 
+        let there: Vec<Position> = self.fetch().await.iter().map(FetchedRow::position).collect();
+        assert_eq!(there, self.hot.keys().copied().collect::<Vec<_>>(), "{self}");
         let there = store.parked(&filter()).await.expect("parked messages are listed");
         let there: Vec<MessageId> = there.iter().map(|stored| stored.message.id).collect();
         let expected: Vec<MessageId> = self.parked.values().map(|stored| stored.message.id).collect();

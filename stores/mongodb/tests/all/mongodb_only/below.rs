@@ -3,7 +3,7 @@
 
 use mongodb::bson::{Document, doc};
 use outbox_contract::backend::{LeaseRequest, LowWater, Position, RelayId};
-use outbox_contract::{Route, Store};
+use outbox_contract::{Admin, Route, Store};
 use outbox_store_mongodb::MongoDbStore;
 use outbox_testkit::Warnings;
 
@@ -59,12 +59,15 @@ async fn messages_above_their_counters_are_told_of() {
     let mark = read.iter().map(|stored| stored.position).max().unwrap();
     store.check().await.unwrap();
     assert_eq!(warnings.take(), Vec::<String>::new(), "every message is within the counter of its stripe");
+    assert_eq!(store.misplaced().await.unwrap(), []);
 
     let stripes = fixture.collection("outbox_stripe");
     stripes.update_many(doc! {}, doc! { "$set": { "number": 0_i64, "position": 0_i64 } }).await.unwrap();
     store.check().await.unwrap();
     let said = warnings.take().join("\n");
     assert!(said.contains("route=default") && said.contains(" 2 stripes"), "{said:?}");
+    let misplaced = store.misplaced().await.unwrap();
+    assert!(misplaced.len() == 1 && said.contains(&misplaced[0].text), "{misplaced:?}");
     append(store, [message("a")]).await;
     assert_eq!(behind(store, relay.relay, mark).await, 1, "above all that was before");
 

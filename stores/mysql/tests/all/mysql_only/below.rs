@@ -2,7 +2,7 @@
 //! messages.
 
 use outbox_contract::backend::{BucketSet, FetchRequest, LeaseRequest, LowWater, Position, RelayId};
-use outbox_contract::{Route, Store};
+use outbox_contract::{Admin, Route, Store};
 use outbox_store_mysql::MySqlStore;
 use outbox_testkit::Warnings;
 
@@ -50,17 +50,16 @@ async fn messages_above_their_counters_are_told_of() {
         append(store, [message("b")]).await;
         let mark = Position(fixture.number("select max(position) from outbox_message").await);
         store.check().await.unwrap();
-        assert_eq!(
-            warnings.take(),
-            Vec::<String>::new(),
-            "every message is within the counter of its stripe"
-        );
+        assert_eq!(warnings.take(), Vec::<String>::new(), "every message is within its stripe's counter");
+        assert_eq!(store.misplaced().await.unwrap(), []);
 
         let set_back = "number = 0, position = 0, first_number = 0, first_position = 0";
         fixture.run(&format!("update outbox_stripe set {set_back}")).await;
         store.check().await.unwrap();
         let said = warnings.take().join("\n");
         assert!(said.contains("route=default") && said.contains(" 2 stripes"), "{said:?}");
+        let misplaced = store.misplaced().await.unwrap();
+        assert!(misplaced.len() == 1 && said.contains(&misplaced[0].text), "{misplaced:?}");
         append(store, [message("a")]).await;
         let mut request = FetchRequest::new(route, relay.relay, BucketSet::ALL);
         request.after = mark;

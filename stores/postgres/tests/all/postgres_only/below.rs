@@ -6,10 +6,12 @@ use std::time::Duration;
 use outbox_contract::backend::{
     BucketSet, FetchRequest, FetchedRow, LeaseRequest, Leased, LowWater, Position, Scope,
 };
-use outbox_contract::{Route, Store};
+use outbox_contract::{Admin, Route, Store};
 use outbox_store_postgres::PostgresStore;
+use outbox_testkit::Warnings;
+use tokio::time::timeout;
 
-use super::support::{Fixture, append, lease, lease_request, message, messages};
+use super::support::{Fixture, LONG, append, lease, lease_request, message, messages};
 
 /// Saves a mark for all buckets that a relay owns.
 async fn save(store: &PostgresStore, request: LeaseRequest, leased: &Leased, mark: i64) {
@@ -32,6 +34,18 @@ async fn what_stands_below_a_saved_mark_is_read_counted_and_told_of() {
     append(store, (0..10).map(|n| message(&format!("key-{n}")))).await;
     assert_eq!(fixture.number("select max(position) from outbox_message").await, 10);
 
+    let (warnings, _captured) = Warnings::capture();
+    let misplaced = store.misplaced().await.unwrap();
+    assert!(misplaced.len() == 1 && misplaced[0].route == "default", "{misplaced:?}");
+    assert!(misplaced[0].text.contains("position 1 on stand below 30"), "{misplaced:?}");
+    // A check that takes long passes over it.
+    let said = async {
+        while !warnings.take().join("\n").contains(&misplaced[0].text) {
+            store.check().await.unwrap();
+        }
+    };
+    timeout(LONG, said).await.expect("a check says so");
+
     let mut below = FetchRequest::new(route.clone(), request.relay, BucketSet::ALL);
     below.until = Position(30);
     below.except = vec![Position(1), Position(2)];
@@ -52,6 +66,6 @@ async fn what_stands_below_a_saved_mark_is_read_counted_and_told_of() {
     // A find is counted until it is gone, and no longer.
     fixture.run("delete from outbox_message").await;
     assert_eq!(other.backlog(&route).await.unwrap().pending, 0);
-    other.check().await.unwrap();
+    assert_eq!(other.misplaced().await.unwrap(), []);
     assert_eq!(other.unserved(Duration::ZERO).await.unwrap(), []);
 }

@@ -4,11 +4,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use outbox_contract::admin::Filter;
 use outbox_contract::backend::{
     KeyTransition, Lease, Leased, LowWater, Position, RelayId, RowId, Step, Stored, Then, Transitioned,
 };
 use outbox_contract::{Admin, Failure, Outgoing, Route, Store, Timestamp, Transactional};
 
+use super::hidden::as_a_role;
 use super::support::{Fixture, append, fetch, lease, lease_request, message, messages, run, text};
 
 fn failing(relay: RelayId, stored: &Stored, leases: &[Lease]) -> KeyTransition {
@@ -223,4 +225,37 @@ async fn a_row_is_settled_by_position_and_id_together() {
     assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), 2);
     fixture.store.settle(&Route::default(), &[read[0].row()]).await.unwrap();
     assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), 1);
+}
+
+/// The steps of a call and their entries in the audit are one transaction: while an entry can't be
+/// written, no step is done. The same call does all of them later.
+#[tokio::test]
+async fn a_call_with_a_discard_that_can_not_be_recorded_does_nothing_until_it_can() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let (role, store) = as_a_role(&fixture).await;
+    append(&store, [message("a"), message("b")]).await;
+    let relay = RelayId::new();
+    let leases = lease(&store, relay).await.leases;
+    let read = messages(&fetch(&store, relay).await);
+    let mut discard = failing(relay, &read[1], &leases);
+    let (first, last) = (Failure::new("test", "first"), Failure::new("test", "last"));
+    discard.step =
+        Step::Bury { row: read[1].row(), discard: true, reason: "rejected", attempts: 1, first, last };
+    let steps = [failing(relay, &read[0], &leases), discard];
+
+    fixture.run(&format!("revoke insert on outbox_audit from {role}")).await;
+    let refused = store.transition(&steps).await.unwrap_err();
+    assert!(refused.to_string().contains("outbox_audit"), "{refused}");
+    assert_eq!(messages(&fetch(&store, relay).await), read, "both are where they were");
+    assert_eq!(store.failing_keys(&Filter::all_routes()).await.unwrap(), []);
+
+    fixture.run(&format!("grant insert on outbox_audit to {role}")).await;
+    let done = store.transition(&steps).await.unwrap();
+    assert!(matches!(done[..], [Transitioned::Done(Some(_)), Transitioned::Done(None)]), "{done:?}");
+    assert!(fetch(&store, relay).await.rows.is_empty());
+    let parked = store.parked(&Filter::all_routes()).await.unwrap();
+    assert_eq!(parked.iter().map(|parked| parked.message.id).collect::<Vec<_>>(), [read[0].message.id]);
+    let entries = store.audit(&Filter::all_routes()).await.unwrap();
+    let told: Vec<_> = entries.iter().map(|entry| (entry.operation.as_str(), &entry.ids[..])).collect();
+    assert_eq!(told, [("drop", &[read[1].message.id][..])]);
 }
