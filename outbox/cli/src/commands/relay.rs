@@ -206,10 +206,14 @@ mod tests {
     use clap::Parser;
     use outbox::Message;
     use outbox::memory::{MemoryStore, MemoryTransport};
+    use tokio::time::timeout;
 
     use super::*;
     use crate::args::Cli;
     use crate::exit;
+
+    /// Longer than a busy machine takes.
+    const MINUTE: Duration = Duration::from_secs(60);
 
     async fn relay() -> RelayHandle {
         Relay::builder(MemoryStore::new(), MemoryTransport::new()).start().await.unwrap()
@@ -221,7 +225,8 @@ mod tests {
         let app = App::new(&Cli::try_parse_from(["outbox", "relay"]).unwrap().global).unwrap();
         let mut signals = Signals::listen().unwrap();
         let part = || ready("route default".to_owned());
-        let ended = until_end(&app, relay().await, &mut signals, part()).await;
+        let ended = until_end(&app, relay().await, &mut signals, part());
+        let ended = timeout(MINUTE, ended).await.expect("the end is noticed");
         let Err(Failed::Error(error)) = &ended else { panic!("{ended:?}") };
         assert!(error.contains("supervisor of route default"), "{error}");
         assert_eq!(format!("{:?}", exit::code(&ended)), format!("{:?}", ExitCode::from(1)));
@@ -236,7 +241,8 @@ mod tests {
         // The relay is one of another store, so what waits stays.
         let hour = Duration::from_secs(3_600);
         let part = ready("maintenance".to_owned());
-        let ended = once(&app, &store, relay().await, hour, &mut signals, part).await;
+        let ended = once(&app, &store, relay().await, hour, &mut signals, part);
+        let ended = timeout(MINUTE, ended).await.expect("the end is noticed");
         assert!(matches!(&ended, Err(Failed::Error(error)) if error.contains("maintenance")), "{ended:?}");
     }
 }

@@ -229,7 +229,9 @@ async fn what_waits_is_measured_in_each_stream_with_its_age() {
     for wish in [Redis::newest(), Redis::oldest(), Redis::valkey()] {
         let Some(server) = wish.shared().or_skip() else { return };
         let transport = builder(&server).units(2).build().unwrap();
-        let member = join(&transport, None, OffsetReset::None).await;
+        // Most of them are not given to the consumer yet.
+        let subscription = Subscription::new("reader", [topic()]).unwrap().with_prefetch(2);
+        let member = transport.subscribe(subscription).await.unwrap();
         let sent = messages(&["a", "b", "c", "d"], 20);
         deliver(&transport, &sent).await;
         let lags = waits(&*member, 20).await;
