@@ -43,6 +43,16 @@ ended() {
   fi
 }
 
+# room FOLDER GB WHAT VARIABLE: on a full disk tests fail one after the other, each with words of its own. VARIABLE moves the folder.
+room() {
+  local free
+  mkdir -p "$1" || return 1
+  free=$(($(df -Pk "$1" | awk 'NR == 2 { print $4 }') / 1000000))
+  [ "$free" -ge "$2" ] && return 0
+  echo "the disk of $1 has $free GB left, and $3 needs $2: free some space, or set $4 to a folder on another disk" >&2
+  return 1
+}
+
 # beside NAME LOG COMMAND...: starts a step that goes on beside the next ones; what it prints is kept in the log until `joined`.
 beside() {
   beside_name=$1 beside_log=$2 beside_began=$SECONDS
