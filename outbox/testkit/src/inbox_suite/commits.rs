@@ -8,7 +8,7 @@ use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, InboxBuilder};
 
 use super::InboxHarness;
 use super::harness::{Effect, Effects, Faulty};
-use super::world::{World, direct_world, start, well, worlds};
+use super::world::{World, direct_world, in_each_mode, start, well};
 use crate::{ChaosStore, CommitFault, StoreCall, StoreFault};
 
 /// Sends messages of these keys until every injected fault has happened and all messages are done.
@@ -87,7 +87,7 @@ impl Losses {
 /// The result of a commit is lost. The inbox asks the store for the id, or tries the messages again
 /// one by one.
 pub async fn a_commit_whose_result_is_unknown_is_found_out<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let mut sent = Vec::new();
         for fault in [CommitFault::UnknownCommitted, CommitFault::Unknown] {
             let asked = world.faulty.calls(StoreCall::IsHandled);
@@ -105,13 +105,14 @@ pub async fn a_commit_whose_result_is_unknown_is_found_out<H: InboxHarness>(harn
         let counts = world.faulty.counts();
         assert_eq!((counts.before, counts.after), (3, 3));
         assert!(world.dead().await.is_empty());
-    }
+    })
+    .await;
 }
 
 /// The database completes a commit after its client has given it up: while the inbox asks for the
 /// ids, or while it tries the messages again.
 pub async fn a_commit_that_happens_after_it_was_given_up_has_its_effect_once<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let mut sent = Vec::new();
         for later in [0, 20, 300] {
             let losses = Losses::of(CommitFault::UnknownCommitsLater(Duration::from_millis(later)), 2);
@@ -122,13 +123,14 @@ pub async fn a_commit_that_happens_after_it_was_given_up_has_its_effect_once<H: 
         }
         assert_eq!(world.faulty.counts().late, 6);
         assert!(world.dead().await.is_empty(), "it burns no attempts");
-    }
+    })
+    .await;
 }
 
 /// The result is unknown and the store does not answer either. Then every message is redelivered,
 /// and is a duplicate or not.
 pub async fn when_it_can_not_be_found_out_the_message_comes_again<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let mut sent = Vec::new();
         for fault in [CommitFault::UnknownCommitted, CommitFault::Unknown] {
             let losses = Losses::of(fault, 1);
@@ -147,14 +149,15 @@ pub async fn when_it_can_not_be_found_out_the_message_comes_again<H: InboxHarnes
             world.assert_once_and_in_order(&sent).await;
             world.stop(inbox).await;
         }
-    }
+    })
+    .await;
 }
 
 /// Each call of the inbox fails sometimes, before its effect or after it.
 pub async fn a_store_that_comes_and_goes_loses_nothing_and_repeats_nothing<H: InboxHarness>(harness: &H) {
     let calls =
         [StoreCall::Begin, StoreCall::Deduplicate, StoreCall::Append, StoreCall::Commit, StoreCall::Rollback];
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let inbox = start(emitting(&world)).await;
         let mut sent = Vec::new();
         for call in calls {
@@ -169,7 +172,8 @@ pub async fn a_store_that_comes_and_goes_loses_nothing_and_repeats_nothing<H: In
         world.assert_once_and_in_order(&sent).await;
         assert!(world.dead().await.is_empty(), "it burns no attempts");
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// Builds an inbox that needs every call of the store: its handler emits a message for each that it

@@ -8,12 +8,12 @@ use outbox_contract::{StoreError, StoreErrorKind};
 use outbox_engine::{HandlerFailure, HandlerOptions};
 
 use super::InboxHarness;
-use super::world::{Whim, World, start, well, well_unless, worlds};
+use super::world::{Whim, World, in_each_mode, start, well, well_unless};
 
 /// A failing key holds no delivery; later messages of the key wait behind it, though their handler
 /// would succeed. After recovery all of it is handled in order.
 pub async fn a_failing_key_waits_in_the_store_and_the_others_flow<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let fails = Arc::new(AtomicBool::new(true));
         let broken = Arc::clone(&fails);
         let inbox = world.inbox_that(move |message, _| {
@@ -41,13 +41,14 @@ pub async fn a_failing_key_waits_in_the_store_and_the_others_flow<H: InboxHarnes
         world.assert_once_and_in_order(&sent).await;
         assert!(world.dead().await.is_empty());
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// One message of a batch fails at first: all others are handled, and it is handled when it no
 /// longer fails.
 pub async fn a_batch_in_which_one_fails_is_done_again_one_by_one<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let (calls, others) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicUsize::new(0)));
         let (seen, served) = (Arc::clone(&calls), Arc::clone(&others));
         // It keeps failing until another message of its batch was called again.
@@ -67,12 +68,13 @@ pub async fn a_batch_in_which_one_fails_is_done_again_one_by_one<H: InboxHarness
         assert!(others.load(Ordering::SeqCst) >= 6, "each other one was handled");
         assert!(world.dead().await.is_empty(), "no failure of the batch is counted against the others");
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// A handler that takes too long is rolled back, and counts as failed.
 pub async fn a_handler_that_takes_too_long_is_rolled_back_and_never_a_success<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let slow = world.handler(|message, _| {
             if World::<H>::is_of(message, "slow") { Box::pin(std::future::pending()) } else { well() }
         });
@@ -94,12 +96,13 @@ pub async fn a_handler_that_takes_too_long_is_rolled_back_and_never_a_success<H:
             assert_ne!(world.has_handled(message).await, is_dead);
         }
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// A handler that panics has failed.
 pub async fn a_handler_that_panics_is_rolled_back_and_tried_again<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let panics = AtomicU32::new(0);
         let inbox = world.inbox_that(move |message, _| {
             let is_bad = World::<H>::is_of(message, "bad");
@@ -114,13 +117,14 @@ pub async fn a_handler_that_panics_is_rolled_back_and_tried_again<H: InboxHarnes
         world.done().await;
         world.assert_once_and_in_order(&sent).await;
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// A message that its handler rejects is a dead letter at its first attempt, and later messages of
 /// its key are handled.
 pub async fn a_rejected_message_is_a_dead_letter_and_its_key_goes_on<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let sent = world.send("a", 4);
         let bad = sent[1].id;
         let inbox = world.inbox_that(move |message, _| {
@@ -140,13 +144,14 @@ pub async fn a_rejected_message_is_a_dead_letter_and_its_key_goes_on<H: InboxHar
         let failure = dead[0].last_failure.as_ref();
         assert_eq!(failure.map(|failure| &*failure.class), Some("no-such-order"));
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// A message whose attempts are used up becomes a dead letter with that reason, and its key
 /// continues.
 pub async fn a_message_that_always_fails_is_a_dead_letter_in_the_end<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let sent = world.send("a", 3);
         let bad = sent[0].id;
         let inbox = world.inbox_that(move |message, _| well_unless(message.id == bad));
@@ -160,13 +165,14 @@ pub async fn a_message_that_always_fails_is_a_dead_letter_in_the_end<H: InboxHar
         let class = |failure: Option<&outbox_contract::Failure>| failure.map(|it| it.class.to_string());
         assert_eq!((class(first).as_deref(), class(last).as_deref()), (Some("suite"), Some("suite")));
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// A conflict with another transaction is no failure: the whole transaction restarts, and no
 /// attempt is counted.
 pub async fn a_conflict_is_tried_again_and_never_counts<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let left = AtomicU32::new(15);
         let attempts = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&attempts);
@@ -185,7 +191,8 @@ pub async fn a_conflict_is_tried_again_and_never_counts<H: InboxHarness>(harness
         assert!(attempts.len() >= 6 + 15 && attempts.iter().all(|attempt| *attempt == 1), "{attempts:?}");
         assert!(world.dead().await.is_empty());
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 fn conflict_if(conflict: bool) -> Whim {

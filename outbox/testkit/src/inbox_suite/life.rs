@@ -8,14 +8,14 @@ use outbox_engine::{Mode, Step};
 use tokio::sync::Notify;
 
 use super::InboxHarness;
-use super::world::{start, well, worlds};
+use super::world::{World, in_each_mode, start, well};
 
 const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
 
 /// An inbox that is stopped with its memory full finishes the work that it has begun and no more.
 /// The next one handles the rest, in order.
 pub async fn a_stopped_inbox_leaves_the_rest_to_another_in_order<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let begun = Arc::new(AtomicUsize::new(0));
         let enough = Arc::new(Notify::new());
         let (calls, told) = (Arc::clone(&begun), Arc::clone(&enough));
@@ -41,12 +41,13 @@ pub async fn a_stopped_inbox_leaves_the_rest_to_another_in_order<H: InboxHarness
         world.assert_once_and_in_order(&sent).await;
         assert!(begun >= handled, "{begun} were begun");
         world.stop(second).await;
-    }
+    })
+    .await;
 }
 
 /// An inbox that dies behind any of its steps leaves its messages to the next one.
 pub async fn an_inbox_that_dies_behind_any_step_has_each_effect_once<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         // The store sees the next life under the same id, so it need not wait until the leases of
         // this one expire.
         let id = RelayId::new();
@@ -83,14 +84,15 @@ pub async fn an_inbox_that_dies_behind_any_step_has_each_effect_once<H: InboxHar
         world.assert_once_and_in_order(&sent).await;
         assert!(world.dead().await.is_empty());
         world.stop(last).await;
-    }
+    })
+    .await;
 }
 
 /// One process receives messages, another handles them.
 pub async fn receiving_and_handling_are_apart_in_stored_mode<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         if world.way.mode != Mode::Stored {
-            continue;
+            return;
         }
         let mut sent = world.send_in_turn(&KEYS, 4);
         let receiver = start(world.bare().mode(Mode::Receive)).await;
@@ -103,5 +105,6 @@ pub async fn receiving_and_handling_are_apart_in_stored_mode<H: InboxHarness>(ha
         world.assert_once_and_in_order(&sent).await;
         world.stop(receiver).await;
         world.stop(handler).await;
-    }
+    })
+    .await;
 }

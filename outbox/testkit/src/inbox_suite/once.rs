@@ -4,25 +4,26 @@
 use std::collections::BTreeSet;
 
 use super::InboxHarness;
-use super::world::{direct_world, start, worlds};
+use super::world::{World, direct_world, in_each_mode, start};
 
 const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
 
 /// Many messages of several keys arrive, each once.
 pub async fn every_message_is_handled_once_in_the_order_of_its_key<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let mut sent = world.send_in_turn(&KEYS, 8);
         let inbox = start(world.inbox()).await;
         sent.extend(world.send_in_turn(&KEYS, 4));
         world.done().await;
         world.assert_once_and_in_order(&sent).await;
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// A message without a key has no order, and is handled once.
 pub async fn messages_without_a_key_are_handled_once<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let of_a_key = world.send("a", 2);
         let mut without = of_a_key[0].clone().with_id(outbox_contract::MessageId::new());
         without.key = None;
@@ -35,13 +36,14 @@ pub async fn messages_without_a_key_are_handled_once<H: InboxHarness>(harness: &
         let effects = super::harness::Effects::read(&world.effects).await.expect("effects can be read");
         assert_eq!(effects.iter().filter(|effect| effect.message == without.id).count(), 1);
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// CloudEvents identifies events by `source` and `id`: the same id of two sources is two messages,
 /// each handled once. The handler sees the id as it was written.
 pub async fn the_same_id_of_two_sources_is_two_messages<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let (message, rest) = (world.message("a"), world.send("a", 2));
         for _ in 0..3 {
             for source in ["/outbox", "/one", "/other"] {
@@ -55,12 +57,13 @@ pub async fn the_same_id_of_two_sources_is_two_messages<H: InboxHarness>(harness
         assert_eq!(count(message.id), 3, "{:?}: once for each source", world.way);
         assert!(rest.iter().all(|message| count(message.id) == 1));
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// Each message arrives two times in a row, and all of them once more.
 pub async fn a_repeat_has_no_second_effect<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let mut sent = Vec::new();
         for _ in 0..6 {
             for key in KEYS {
@@ -75,13 +78,14 @@ pub async fn a_repeat_has_no_second_effect<H: InboxHarness>(harness: &H) {
         world.done().await;
         world.assert_once_and_in_order(&sent).await;
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// Older messages of a key are redelivered behind newer ones: some while those are handled, some
 /// long after.
 pub async fn an_old_message_behind_newer_ones_has_no_second_effect<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let mut sent = world.send_in_turn(&KEYS, 4);
         sent.iter().rev().step_by(2).for_each(|stale| world.feed.send(stale.clone()));
         let inbox = start(world.inbox()).await;
@@ -91,13 +95,14 @@ pub async fn an_old_message_behind_newer_ones_has_no_second_effect<H: InboxHarne
         world.done().await;
         world.assert_once_and_in_order(&sent).await;
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// Keys arrive over three units, each in its own order and unordered with others, and the units
 /// change owners repeatedly.
 pub async fn keys_keep_their_order_however_they_are_mixed_and_handed_over<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let mut random = fastrand::Rng::with_seed(7);
         let inboxes = [start(world.inbox()).await, start(world.inbox()).await];
         let mut sent = Vec::new();
@@ -124,7 +129,8 @@ pub async fn keys_keep_their_order_however_they_are_mixed_and_handed_over<H: Inb
         for inbox in inboxes {
             world.stop(inbox).await;
         }
-    }
+    })
+    .await;
 }
 
 /// A message handled by one consumer is new to another.
@@ -149,7 +155,7 @@ pub async fn each_consumer_handles_every_message_itself<H: InboxHarness>(harness
 
 /// At any time, an acknowledged message has its effect, or waits in the store.
 pub async fn nothing_is_acknowledged_before_it_is_committed<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let sent = world.send_in_turn(&KEYS, 30);
         let inbox = start(world.inbox()).await;
         world
@@ -167,5 +173,6 @@ pub async fn nothing_is_acknowledged_before_it_is_committed<H: InboxHarness>(har
         world.done().await;
         world.assert_once_and_in_order(&sent).await;
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }

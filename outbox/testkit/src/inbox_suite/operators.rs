@@ -9,7 +9,7 @@ use outbox_contract::{Admin, Exhausted, Message, RetryPolicy};
 use outbox_engine::InboxHandle;
 
 use super::InboxHarness;
-use super::world::{World, start, well_unless, worlds};
+use super::world::{World, in_each_mode, start, well_unless};
 use crate::suite::not_applicable;
 
 /// A consumer with a key that is held because its handler fails, until `fails` is false.
@@ -62,7 +62,7 @@ impl<H: InboxHarness> Held<H> {
 
 /// A held key waits without a gap while others flow, and continues in order when it is released.
 pub async fn a_held_key_waits_until_it_is_released<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let held = held(world).await;
         held.fails.store(false, Ordering::SeqCst);
         let mut sent = held.sent.clone();
@@ -73,12 +73,13 @@ pub async fn a_held_key_waits_until_it_is_released<H: InboxHarness>(harness: &H)
         let (route, key) = (held.world.route(), held.world.key_id("held"));
         held.world.store.release(&route, &key).await.expect("it is held");
         held.finish(&sent).await;
-    }
+    })
+    .await;
 }
 
 /// The first message of a held key is skipped: it is a dead letter, and the next one is tried.
 pub async fn a_skipped_message_makes_way_for_its_followers<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let held = held(world).await;
         held.fails.store(false, Ordering::SeqCst);
         let (route, key) = (held.world.route(), held.world.key_id("held"));
@@ -90,13 +91,14 @@ pub async fn a_skipped_message_makes_way_for_its_followers<H: InboxHarness>(harn
         assert_eq!(held.world.dead_ids().await, [held.sent[0].id]);
         let handled = held.sent[1..].to_vec();
         held.finish(&handled).await;
-    }
+    })
+    .await;
 }
 
 /// A held key is discarded: all its waiting messages become dead letters, and later ones are
 /// handled.
 pub async fn a_discarded_key_goes_on_with_what_comes_next<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let held = held(world).await;
         held.fails.store(false, Ordering::SeqCst);
         let (route, key) = (held.world.route(), held.world.key_id("held"));
@@ -109,12 +111,13 @@ pub async fn a_discarded_key_goes_on_with_what_comes_next<H: InboxHarness>(harne
         discarded.sort_unstable();
         assert_eq!(dead, discarded);
         held.finish(&later).await;
-    }
+    })
+    .await;
 }
 
 /// Dead letters that are requeued are handled, once, at the end of their key, in their old order.
 pub async fn requeued_dead_letters_are_handled_in_their_old_order<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let fails = Arc::new(AtomicBool::new(true));
         let broken = Arc::clone(&fails);
         let inbox = world.inbox_that(move |_, _| well_unless(broken.load(Ordering::SeqCst)));
@@ -136,13 +139,14 @@ pub async fn requeued_dead_letters_are_handled_in_their_old_order<H: InboxHarnes
         world.assert_once_and_in_order(&handled).await;
         assert!(world.dead().await.is_empty());
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// An operator holds a key that has neither failed nor waiting messages, and later messages wait
 /// without a gap.
 pub async fn a_key_that_an_operator_holds_waits_though_nothing_of_it_failed<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let inbox = start(world.inbox()).await;
         let mut sent = world.send_in_turn(&["held", "a"], 2);
         world.done().await;
@@ -166,13 +170,14 @@ pub async fn a_key_that_an_operator_holds_waits_though_nothing_of_it_failed<H: I
         world.assert_once_and_in_order(&sent).await;
         assert!(world.dead().await.is_empty());
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// Two messages of a held key are skipped, one after the other, and the rest is handled; later both
 /// are requeued.
 pub async fn what_was_skipped_comes_back_in_its_old_order<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let held = held(world).await;
         let (world, route, key) = (&held.world, held.world.route(), held.world.key_id("held"));
         for skipped in &held.sent[..2] {
@@ -193,7 +198,8 @@ pub async fn what_was_skipped_comes_back_in_its_old_order<H: InboxHarness>(harne
         world.done().await;
         handled.extend(world.send("held", 2));
         held.finish(&handled).await;
-    }
+    })
+    .await;
 }
 
 /// Messages that waited in the store were handled, and an operator replays them: the consumer
@@ -202,7 +208,7 @@ pub async fn what_is_replayed_has_no_second_effect<H: InboxHarness>(harness: &H)
     if !harness.capabilities().history {
         return not_applicable::<H>("this store keeps no history");
     }
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let fails = Arc::new(AtomicBool::new(true));
         let broken = Arc::clone(&fails);
         let inbox = world.inbox_that(move |_, _| well_unless(broken.load(Ordering::SeqCst)));
@@ -220,5 +226,6 @@ pub async fn what_is_replayed_has_no_second_effect<H: InboxHarness>(harness: &H)
         world.assert_once_and_in_order(&sent).await;
         assert!(world.dead().await.is_empty());
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }

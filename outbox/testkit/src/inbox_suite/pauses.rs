@@ -1,12 +1,11 @@
 //! Pauses of a consumer, or of one of its topics, by an operator: its messages wait, nothing is
 //! lost, and the rest flows.
 
-use futures_util::future::join_all;
 use outbox_contract::{Admin, Message, Topic};
 use outbox_engine::InboxHandle;
 
 use super::InboxHarness;
-use super::world::{World, start, worlds};
+use super::world::{World, in_each_mode, start};
 
 /// The other topic of a consumer.
 const OTHER: &str = "returns";
@@ -27,8 +26,7 @@ fn other<H: InboxHarness>(world: &World<H>, key: &str) -> Message {
 
 /// While one consumer is paused another one handles as much; resumed, it continues where it was.
 pub async fn a_consumer_that_is_paused_handles_nothing_until_it_is_resumed<H: InboxHarness>(harness: &H) {
-    // Side by side: each of them waits for heartbeats.
-    join_all(worlds(harness).await.into_iter().map(|world| async move {
+    in_each_mode(harness, async |world: World<H>| {
         let another = world.another_consumer();
         let (inbox, flows) = (start(world.inbox()).await, start(another.inbox()).await);
         let mut sent = world.send_in_turn(&["a", "b"], 2);
@@ -47,13 +45,13 @@ pub async fn a_consumer_that_is_paused_handles_nothing_until_it_is_resumed<H: In
         assert!(world.dead().await.is_empty());
         world.stop(inbox).await;
         another.stop(flows).await;
-    }))
+    })
     .await;
 }
 
 /// One topic of a consumer is paused: its keys wait, those of the other topic do not.
 pub async fn a_topic_that_is_paused_waits_and_the_others_flow<H: InboxHarness>(harness: &H) {
-    join_all(worlds(harness).await.into_iter().map(|world| async move {
+    in_each_mode(harness, async |world: World<H>| {
         let inbox = start(world.inbox().topic(OTHER)).await;
         let mut sent = world.send_in_turn(&["a", "b"], 2);
         world.done().await;
@@ -72,6 +70,6 @@ pub async fn a_topic_that_is_paused_waits_and_the_others_flow<H: InboxHarness>(h
         world.assert_once_and_in_order(&sent).await;
         assert!(world.dead().await.is_empty());
         world.stop(inbox).await;
-    }))
+    })
     .await;
 }

@@ -10,7 +10,7 @@ use outbox_engine::{HandlerFailure, HandlerOptions, InboxBuilder, UnknownType};
 
 use super::InboxHarness;
 use super::harness::Faulty;
-use super::world::{World, start, well, well_unless, worlds};
+use super::world::{World, in_each_mode, start, well, well_unless};
 
 /// Builds an inbox that knows one type, which is not that of most messages.
 fn choosy<H: InboxHarness>(world: &World<H>) -> InboxBuilder<Faulty<H>> {
@@ -31,45 +31,48 @@ fn send<H: InboxHarness>(world: &World<H>) -> [outbox_contract::Message; 2] {
 /// A message of an unknown type can be made a dead letter at once: it is not lost, and its key
 /// continues.
 pub async fn a_message_of_an_unknown_type_can_be_a_dead_letter<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let inbox = start(choosy(&world).unknown_types(UnknownType::DeadLetter)).await;
         let [unknown, known] = send(&world);
         world.until("a dead letter", async || world.dead_ids().await == [unknown.id]).await;
         world.done().await;
         world.assert_once_and_in_order(&[known]).await;
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// No message waits for a newer program beyond the configured time, by the clocks of both: here
 /// none.
 pub async fn a_message_that_no_program_knows_is_a_dead_letter_in_the_end<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let inbox = start(choosy(&world).wait_for_upgrade(Duration::ZERO)).await;
         let [unknown, known] = send(&world);
         world.until("a dead letter", async || world.dead_ids().await == [unknown.id]).await;
         world.done().await;
         world.assert_once_and_in_order(&[known]).await;
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// A consumer that wants a part of a topic ignores the rest.
 pub async fn a_message_of_an_unknown_type_can_be_ignored<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let inbox = start(choosy(&world).unknown_types(UnknownType::Ignore)).await;
         let [_, known] = send(&world);
         world.done().await;
         world.assert_once_and_in_order(&[known]).await;
         assert!(world.dead().await.is_empty());
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// By default a message of an unknown type waits with its key for a program that knows it, and no
 /// attempt is counted: as during a rolling deploy, when an old and a new program share the keys.
 pub async fn a_message_of_an_unknown_type_waits_for_a_program_that_knows_it<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let inbox = start(choosy(&world)).await;
         let sent = send(&world);
         world.acknowledged().await;
@@ -84,13 +87,14 @@ pub async fn a_message_of_an_unknown_type_waits_for_a_program_that_knows_it<H: I
         world.assert_once_and_in_order(&sent).await;
         assert!(world.dead().await.is_empty());
         world.stop(knows_all).await;
-    }
+    })
+    .await;
 }
 
 /// An undecodable record from the broker is a dead letter with its bytes, and delays no other
 /// message.
 pub async fn what_is_no_message_is_a_dead_letter<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let mut sent = world.send("a", 2);
         let junk = Undecodable::new("no id", Bytes::from_static(b"\xff\x00junk"), Vec::new());
         world.feed.send_junk(sent[0].topic.clone(), junk);
@@ -102,13 +106,14 @@ pub async fn what_is_no_message_is_a_dead_letter<H: InboxHarness>(harness: &H) {
         let dead = world.dead().await;
         assert_eq!((dead.len(), &dead[0].stored.message.payload[..]), (1, &b"\xff\x00junk"[..]));
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// One record is one dead letter, however often it is delivered. Another record of the same content
 /// is another dead letter.
 pub async fn a_record_that_is_no_message_is_one_dead_letter<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let mut sent = world.send("a", 2);
         for place in ["orders/0@7", "orders/0@7", "orders/0@8", "orders/0@7"] {
             let junk = Undecodable::new("no id", Bytes::from_static(b"\xff\x00junk"), Vec::new());
@@ -124,13 +129,14 @@ pub async fn a_record_that_is_no_message_is_one_dead_letter<H: InboxHarness>(har
         assert_eq!(dead.len(), 2, "{dead:#?}");
         assert!(dead.iter().all(|dead| dead.stored.message.key == sent[0].key), "{dead:#?}");
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// The attributes of an event reach its handler, from the broker and, after failures, from the
 /// store.
 pub async fn the_attributes_of_an_event_reach_its_handler<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let described = world
             .message("a")
             .with_subject("line-1")
@@ -163,13 +169,14 @@ pub async fn the_attributes_of_an_event_reach_its_handler<H: InboxHarness>(harne
         world.assert_once_and_in_order(&sent).await;
         assert!(world.dead().await.is_empty(), "{:?}", world.dead().await);
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }
 
 /// A mapper makes messages of records that are none. Each is handled once, however often it is
 /// delivered; what the mapper leaves out is forgotten, and what it refuses is a dead letter.
 pub async fn a_record_that_is_mapped_is_handled_once<H: InboxHarness>(harness: &H) {
-    for world in worlds(harness).await {
+    in_each_mode(harness, async |world: World<H>| {
         let like = world.message("a");
         let key = like.key.clone().expect("the messages of the suite have keys");
         let record = |place: &str, payload: &'static str| {
@@ -205,5 +212,6 @@ pub async fn a_record_that_is_mapped_is_handled_once<H: InboxHarness>(harness: &
             .unwrap_or_default();
         assert!(reason.contains("it is refused") && reason.contains("no id"), "{reason}");
         world.stop(inbox).await;
-    }
+    })
+    .await;
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use outbox_contract::admin::{DeadLetter, FailingKey, Filter};
 use outbox_contract::backend::{Backlog, Clock};
 use outbox_contract::{
@@ -74,6 +74,11 @@ pub(super) async fn worlds<H: InboxHarness>(harness: &H) -> Vec<World<H>> {
     store.migrate().await.expect("an empty database is migrated");
     let effects = harness.effects().await;
     Way::ALL.into_iter().map(|way| World::on(&store, way, way.name, effects.clone())).collect()
+}
+
+/// Runs a test in each mode, side by side: most of its time is waiting.
+pub(super) async fn in_each_mode<H: InboxHarness>(harness: &H, test: impl AsyncFn(World<H>)) {
+    join_all(worlds(harness).await.into_iter().map(|world| test(world))).await;
 }
 
 /// Returns the world of the direct mode, one message in each transaction.
