@@ -237,7 +237,8 @@ create table if not exists outbox_lease (
     primary key (route, bucket)
 ) engine = InnoDB;
 
--- Relays, alive while expires_at is ahead, and not implausibly far.
+-- Relays, alive while expires_at is ahead, and not implausibly far. `session`: the connection of its heartbeats, on which server, which holds the lock of
+-- its number; null where others can't see it. `session_lost_at`: since when another relay found that lock free.
 create table if not exists outbox_relay (
     route             varbinary(64) not null,
     relay             binary(16) not null,
@@ -246,6 +247,9 @@ create table if not exists outbox_relay (
     lasts             bigint not null,
     unavailable_since bigint,
     fingerprint       bigint not null,
+    session           bigint unsigned,
+    server            varbinary(512),
+    session_lost_at   bigint,
     primary key (route, relay)
 ) engine = InnoDB;
 

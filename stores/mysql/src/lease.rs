@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use outbox_contract::backend::rules::leases::{self, BucketRow, Heartbeat, RelayRow};
 use outbox_contract::backend::rules::micros;
+use outbox_contract::backend::rules::sessions::Look;
 use outbox_contract::backend::{
     BUCKETS, Bucket, Epoch, Lease, LeaseRequest, Leased, LowWater, Paused, Position, RelayId,
 };
@@ -19,11 +20,12 @@ use uuid::Uuid;
 
 use crate::browse::text;
 use crate::line::in_transaction;
-use crate::sql;
+use crate::{session, sql};
 
 pub(crate) async fn heartbeat(
     connection: &mut MySqlConnection,
     request: &LeaseRequest,
+    sees_sessions: bool,
 ) -> Result<Leased, sqlx::Error> {
     let route = request.route.as_str().as_bytes();
     let mut are_made = false;
@@ -33,7 +35,7 @@ pub(crate) async fn heartbeat(
             if locked.len() < BUCKETS && !are_made {
                 return Ok(None);
             }
-            locked_heartbeat(connection, request).await.map(Some)
+            locked_heartbeat(connection, request, sees_sessions).await.map(Some)
         };
         if let Some(leased) = in_transaction(connection, beat).await? {
             return Ok(leased);
@@ -52,11 +54,20 @@ pub(crate) async fn heartbeat(
 async fn locked_heartbeat(
     connection: &mut MySqlConnection,
     request: &LeaseRequest,
+    sees_sessions: bool,
 ) -> Result<Leased, sqlx::Error> {
     let route = request.route.as_str().as_bytes();
     let now = Timestamp::from_micros(now(connection).await?);
-    let relays = relays(connection, &request.route).await?;
+    let mut relays = relays(connection, &request.route).await?;
     let buckets = buckets(connection, &request.route).await?;
+    let session = if sees_sessions { session::hold(connection).await? } else { None };
+    let looks = match &session {
+        Some(session) => session::look(connection, request, session, now).await?,
+        None => Vec::new(),
+    };
+    for row in relays.iter_mut().filter(|row| looks.contains(&(row.relay, Look::Dead))) {
+        row.expires_at = now;
+    }
     // The life stays 0: where there are stripes no mark passes anything.
     let Heartbeat { relay, changed, mut leased } =
         leases::heartbeat(relays.iter().copied(), buckets.iter().copied(), request, now);
@@ -68,10 +79,13 @@ async fn locked_heartbeat(
         .bind(micros(relay.lasts))
         .bind(relay.unavailable_since.map(Timestamp::as_micros))
         .bind(relay.fingerprint)
+        .bind(session.as_ref().map(|session| session.number))
+        .bind(session.as_ref().map(|session| session.server.as_slice()))
         .execute(&mut *connection)
         .await?;
     let mut owners = taken_from(&buckets, &changed);
     owners.remove(&request.relay);
+    owners.extend(looks.iter().filter(|(_, look)| *look == Look::Dead).map(|(relay, _)| *relay));
     let dead = relays.iter().filter(|row| owners.contains(&row.relay) && !row.is_live(now));
     let dead: Vec<Uuid> = dead.map(|row| row.relay.as_uuid()).collect();
     if !dead.is_empty() {
@@ -83,6 +97,7 @@ async fn locked_heartbeat(
             .await?;
     }
     put(connection, &request.route, request.relay, &changed).await?;
+    leased.recheck = looks.iter().filter_map(|(_, look)| look.recheck()).min();
     leased.paused = paused(connection, &request.route).await?;
     Ok(leased)
 }
@@ -216,7 +231,7 @@ pub(crate) async fn buckets(
     rows.iter().map(read).collect()
 }
 
-fn relay_id(bytes: &[u8]) -> Option<RelayId> {
+pub(crate) fn relay_id(bytes: &[u8]) -> Option<RelayId> {
     Uuid::from_slice(bytes).ok().map(RelayId::from_uuid)
 }
 

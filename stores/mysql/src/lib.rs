@@ -27,6 +27,7 @@ mod migrate;
 mod promote;
 mod requeue;
 mod row;
+mod session;
 mod settle;
 mod sql;
 mod store;

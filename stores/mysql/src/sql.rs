@@ -77,6 +77,9 @@ outbox_store_sql::statements! {
     ROUTES = "routes";
     ROUTE_STATUS = "route_status";
     SCHEDULE = "schedule";
+    SESSIONS = "sessions";
+    SESSION_HOLD = "session_hold";
+    SESSION_LOST = "session_lost";
     SETTLE = "settle";
     SETTLE_HISTORY = "settle_history";
     STRIPES = "stripes";

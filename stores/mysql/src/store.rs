@@ -313,7 +313,14 @@ impl Store for MySqlStore {
     }
 
     async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
-        let work = async |connection: &mut MySqlConnection| lease::heartbeat(connection, request).await;
+        let work = async |connection: &mut MySqlConnection| {
+            // Nodes of a cluster do not share their locks.
+            let is_node = match self.kind().last() {
+                Some(is_node) => is_node,
+                None => self.kind().learn(&mut *connection).await?,
+            };
+            lease::heartbeat(connection, request, !is_node).await
+        };
         self.on("lease", &self.lines().leasing, work).await
     }
 

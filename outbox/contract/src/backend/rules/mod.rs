@@ -7,6 +7,7 @@
 pub mod failing_key;
 pub mod leases;
 pub mod retention;
+pub mod sessions;
 
 use std::time::Duration;
 

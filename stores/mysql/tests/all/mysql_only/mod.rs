@@ -17,6 +17,7 @@ mod idle;
 mod leases;
 mod packets;
 mod requeue;
+mod sessions;
 mod settings;
 mod stripes;
 mod support;
