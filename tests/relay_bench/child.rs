@@ -5,6 +5,7 @@
 //! when the servers' figures are read.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -35,7 +36,11 @@ pub(crate) struct Child {
 impl Child {
     /// Starts it, and returns when it is ready.
     pub(crate) fn start(role: &Role) -> Self {
-        let program = std::env::current_exe().expect("this program is a file");
+        Self::start_of(&std::env::current_exe().expect("this program is a file"), role)
+    }
+
+    /// Starts it of another build of this program.
+    pub(crate) fn start_of(program: &Path, role: &Role) -> Self {
         let role = serde_json::to_string(role).expect("a role is JSON");
         let mut process = Command::new(program)
             .args(["child", &role])

@@ -106,7 +106,8 @@ fn while_open(bench: &mut Bench) {
                     .query(&store, "insert into outbox_pause (route, topic) values ('default', 'paused')");
             }
             bench.fill(&store, TOPIC, messages, KEYS);
-            runs.push(measure(bench, &Role::Ours(Ours { store, broker: None, settings: vec![], messages })));
+            let role = Role::Ours(Ours { store, broker: None, settings: vec![], messages });
+            runs.push(measure(bench, Child::start(&role)));
             drop(held);
         }
     }

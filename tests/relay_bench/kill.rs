@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::bench::{Bench, KEYS, TOPIC};
 use crate::broker::Address;
 use crate::child::{Child, Role, finished, ready, tell};
+use crate::latency::{Came, Latency};
 use crate::ours::{Ours, consumer, topic};
 use crate::report::Table;
+use crate::stats::quantile;
 
 /// Messages to consume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -84,6 +86,50 @@ pub(crate) fn run(bench: &mut Bench) {
         bench.until("everything is settled", || left() == 0.0);
         second.kill();
     }
-    table.about.push_str(&format!(" (at most {} s with a heartbeat)", Duration::from_secs(20).as_secs()));
+    bench.report(table);
+    at_a_rate(bench, repetitions);
+}
+
+/// Messages per second, and their keys, while one of two relays is killed.
+const RATE: u32 = 2_000;
+const FEW_KEYS: u32 = 1_000;
+
+/// Two relays share the keys, and one of them is killed while messages are appended.
+fn at_a_rate(bench: &mut Bench, repetitions: usize) {
+    let about = format!(
+        "one of two relays is killed while {RATE} messages a second are appended, of {FEW_KEYS} keys; its leases last 15 s"
+    );
+    let columns = ["repeats", "out of order", "longest wait s", "p50 ms"];
+    let mut table = Table::new("kill at a rate", about, &columns);
+    for repetition in 1..=repetitions {
+        bench.say(format!("kill at a rate {repetition}/{repetitions}"));
+        let (store, broker) = (bench.store(), bench.broker.fresh());
+        let relay = || {
+            let (store, broker) = (store.clone(), Some(broker.clone()));
+            let mut relay = Child::start(&Role::Ours(Ours { store, broker, settings: vec![], messages: 0 }));
+            relay.go();
+            relay
+        };
+        let (mut victim, _heir) = (relay(), relay());
+        let sharing =
+            "select count(*) from (select relay from outbox_lease group by 1 having count(*) = 128) half";
+        bench.until("the relays share the buckets", || bench.number(&store, sharing) == 2.0);
+        let mut writer = Child::start(&Role::Latency(Latency {
+            store: store.clone(),
+            broker: broker.clone(),
+            rate: RATE,
+            seconds: 10,
+            keys: FEW_KEYS,
+        }));
+        writer.go();
+        std::thread::sleep(Duration::from_secs(6));
+        victim.kill();
+        let came: Came = writer.done();
+        let wait = |part| quantile(&came.waits, part);
+        table.row(
+            format!("run {repetition}"),
+            [Some(came.repeats as f64), Some(came.late as f64), wait(1.0).map(|wait| wait / 1e3), wait(0.5)],
+        );
+    }
     bench.report(table);
 }

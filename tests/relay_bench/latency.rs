@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use outbox_contract::backend::{Deliveries, Received, Subscription};
-use outbox_contract::{Message, MessageId, Outbox, Transport as _};
+use outbox_contract::backend::{Deliveries, Delivery, Received, Subscription};
+use outbox_contract::{Key, Message, MessageId, Outbox, Transport as _};
 use outbox_store_postgres::PostgresStore;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -27,15 +27,47 @@ pub(crate) struct Latency {
     /// Transactions per second, of one message each.
     pub(crate) rate: u32,
     pub(crate) seconds: u32,
+    /// Number of keys, in turn.
+    pub(crate) keys: u32,
 }
 
 /// Result of the measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Came {
+pub(crate) struct Came {
     /// Transactions per second that were committed.
     rate: f64,
-    /// From the return of the commit to the delivery, in milliseconds.
-    waits: Vec<f64>,
+    /// From the return of the commit to the first delivery, in milliseconds.
+    pub(crate) waits: Vec<f64>,
+    /// Number of further deliveries.
+    pub(crate) repeats: u64,
+    /// Number of messages that were first delivered after a later one of their key.
+    pub(crate) late: u64,
+}
+
+/// Deliveries so far.
+#[derive(Default)]
+struct Delivered {
+    first: HashMap<MessageId, Instant>,
+    /// Highest position of each key.
+    last: HashMap<Key, i64>,
+    repeats: u64,
+    late: u64,
+}
+
+impl Delivered {
+    fn came(&mut self, delivery: &Delivery, now: Instant) {
+        let Ok(message) = &delivery.message else { return };
+        if self.first.contains_key(&message.id) {
+            self.repeats += 1;
+            return;
+        }
+        self.first.insert(message.id, now);
+        if let (Some(key), Some(origin)) = (&message.key, &delivery.origin) {
+            let last = self.last.entry(key.clone()).or_insert(origin.sequence);
+            self.late += u64::from(origin.sequence < *last);
+            *last = origin.sequence.max(*last);
+        }
+    }
 }
 
 /// Number of concurrent writers.
@@ -52,7 +84,7 @@ impl Latency {
         let subscription =
             Subscription::new(consumer(), [topic()]).expect("valid names").with_prefetch(2_000);
         let deliveries = transport.subscribe(subscription).await.expect("subscribed");
-        let (committed, delivered) = (Times::default(), Times::default());
+        let (committed, delivered) = (Times::default(), Arc::new(Mutex::new(Delivered::default())));
         let (enough, told) = oneshot::channel();
         let consuming = tokio::spawn(consume(deliveries, Arc::clone(&delivered), told));
         ready().await;
@@ -69,7 +101,7 @@ impl Latency {
         let committed = std::mem::take(&mut *committed.lock().expect("no writer has panicked"));
         let all_came = async {
             loop {
-                let came = delivered.lock().expect("the consumer has not panicked").len();
+                let came = delivered.lock().expect("the consumer has not panicked").first.len();
                 if came >= committed.len() {
                     return;
                 }
@@ -85,10 +117,11 @@ impl Latency {
         let warm = committed.iter().filter(|(_, at)| **at >= begin + WARMING);
         // A delivery may overtake the answer to the commit.
         let wait = |(id, at): (&MessageId, &Instant)| {
-            delivered[id].saturating_duration_since(*at).as_secs_f64() * 1e3
+            delivered.first[id].saturating_duration_since(*at).as_secs_f64() * 1e3
         };
         let waits = warm.map(wait).collect();
-        tell(&Came { rate: committed.len() as f64 / took.as_secs_f64(), waits });
+        let rate = committed.len() as f64 / took.as_secs_f64();
+        tell(&Came { rate, waits, repeats: delivered.repeats, late: delivered.late });
         finished().await;
         transport.close().await;
     }
@@ -100,7 +133,7 @@ async fn write(part: Latency, number: u32, begin: Instant, store: PostgresStore,
     for turn in (number..turns).step_by(WRITERS as usize) {
         tokio::time::sleep_until(begin + Duration::from_secs(1) * turn / part.rate).await;
         let message = Message::new(topic(), "bench.made").expect("valid names").with_payload(vec![b'x'; 300]);
-        let message = message.with_key(format!("key-{}", u64::from(turn) % KEYS)).expect("a valid key");
+        let message = message.with_key(format!("key-{}", turn % part.keys)).expect("a valid key");
         let id = message.id;
         let mut tx = store.pool().begin().await.expect("begun");
         sqlx::query("insert into business (body) values ('x')").execute(&mut *tx).await.expect("written");
@@ -113,7 +146,7 @@ async fn write(part: Latency, number: u32, begin: Instant, store: PostgresStore,
 /// Consumes until the signal to stop.
 async fn consume(
     deliveries: Box<dyn Deliveries>,
-    delivered: Times,
+    delivered: Arc<Mutex<Delivered>>,
     mut enough: oneshot::Receiver<()>,
 ) -> Box<dyn Deliveries> {
     loop {
@@ -125,13 +158,15 @@ async fn consume(
         let now = Instant::now();
         {
             let mut delivered = delivered.lock().expect("the reader has not panicked");
-            for message in came.iter().filter_map(|delivery| delivery.message.as_ref().ok()) {
-                delivered.entry(message.id).or_insert(now);
-            }
+            came.iter().for_each(|delivery| delivered.came(delivery, now));
         }
         let tags: Vec<_> = came.into_iter().map(|delivery| delivery.tag).collect();
         deliveries.acknowledge(&tags).await.expect("acknowledged");
     }
+}
+
+fn keys() -> u32 {
+    u32::try_from(KEYS).unwrap_or(u32::MAX)
 }
 
 pub(crate) fn run(bench: &mut Bench) {
@@ -151,7 +186,13 @@ pub(crate) fn run(bench: &mut Bench) {
                 Ours { store: store.clone(), broker: Some(broker.clone()), settings: vec![], messages: 0 };
             let mut relay = Child::start(&Role::Ours(ours));
             relay.go();
-            runs.push(run_child(&Role::Latency(Latency { store, broker, rate: *rate, seconds })));
+            runs.push(run_child(&Role::Latency(Latency {
+                store,
+                broker,
+                rate: *rate,
+                seconds,
+                keys: keys(),
+            })));
         }
     }
 

@@ -10,6 +10,7 @@ mod bench;
 mod broker;
 mod by_hand;
 mod child;
+mod compare;
 mod database;
 mod fetch;
 mod idle;
@@ -99,7 +100,9 @@ enum What {
     Memory,
     /// Repeats and the interruption after a relay was killed.
     Kill,
-    /// All of these.
+    /// The defaults, other settings and other builds of this program, in many short rounds.
+    Compare(compare::Compare),
+    /// All but `compare`.
     All,
     /// One of the measured processes.
     #[command(hide = true)]
@@ -120,7 +123,7 @@ fn main() -> ExitCode {
         role::play(&role);
         return ExitCode::SUCCESS;
     }
-    if cli.pair.database != Database::Postgres && !matches!(what, What::Throughput) {
+    if cli.pair.database != Database::Postgres && !matches!(what, What::Throughput | What::Compare(_)) {
         eprintln!("{}: only `throughput` is measured there; the other parts look into PostgreSQL", cli.pair);
         return ExitCode::from(2);
     }
@@ -131,6 +134,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if let What::Compare(compare) = &what {
+        compare::run(&mut bench, compare);
+    }
     type Part = fn(&mut Bench);
     let parts: [(What, Part); 7] = [
         (What::Throughput, throughput::run),

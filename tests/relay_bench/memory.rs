@@ -1,7 +1,7 @@
 //! Resident memory of a relay at a large backlog, of many keys and of one.
 
 use crate::bench::{Bench, KEYS, TOPIC};
-use crate::child::Role;
+use crate::child::{Child, Role};
 use crate::ours::Ours;
 use crate::report::Table;
 use crate::throughput::measure;
@@ -15,8 +15,8 @@ pub(crate) fn run(bench: &mut Bench) {
         bench.say(format!("memory: {label}"));
         let (store, broker) = (bench.store(), bench.broker.fresh());
         bench.fill(&store, TOPIC, messages, keys);
-        let used =
-            measure(bench, &Role::Ours(Ours { store, broker: Some(broker), settings: vec![], messages }));
+        let role = Role::Ours(Ours { store, broker: Some(broker), settings: vec![], messages });
+        let used = measure(bench, Child::start(&role));
         table.row(label, [Some(used.memory), Some(used.rate)]);
     }
     bench.report(table);

@@ -55,8 +55,7 @@ pub(crate) struct Used {
 }
 
 /// Measures one child, with both servers.
-pub(crate) fn measure(bench: &Bench, role: &Role) -> Used {
-    let mut child = Child::start(role);
+pub(crate) fn measure(bench: &Bench, mut child: Child) -> Used {
     let wal = bench.database.logged();
     let before = (bench.database.cpu(), bench.broker.cpu());
     child.go();
@@ -184,7 +183,7 @@ fn one(bench: &Bench, variant: Variant, messages: u64) -> Used {
         }
         Variant::Publish { by_hand } => Role::Publish(Publish { broker, messages, by_hand }),
     };
-    let used = measure(bench, &role);
+    let used = measure(bench, Child::start(&role));
     let cleaned = match variant {
         Variant::Ours { .. } | Variant::Minimal | Variant::Settle => bench.database.clean(&store, false),
         Variant::Usual { .. } => bench.database.clean(&store, true),
