@@ -25,7 +25,7 @@ pub(crate) struct Publish {
 }
 
 /// Number of messages in a batch of a relay.
-pub(crate) const CHUNK: usize = 250;
+pub(crate) const CHUNK: usize = 500;
 /// Lanes times depth of a relay.
 const AT_ONCE: usize = 8;
 /// Default number of connections of our transport to RabbitMQ.

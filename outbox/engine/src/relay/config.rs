@@ -54,8 +54,8 @@ pub struct RelayConfig {
     #[serde(with = "outbox_contract::duration")]
     pub lease: Duration,
     /// Interval of heartbeats, which renew the leases. Default 5 s. A store
-    /// that sees when other relays end asks for them sooner: PostgreSQL every 1.5 s while a route
-    /// has several relays.
+    /// that sees when other relays end asks for them sooner: PostgreSQL, MySQL and MariaDB every
+    /// 1.5 s while a route has several relays.
     ///
     /// A failed heartbeat is retried until `publish_timeout` before the leases expire. Then
     /// publishing stops, and the relay drops everything in memory and reads it again.
@@ -93,17 +93,18 @@ pub struct RelayConfig {
     /// half is free. Until the first message of a key is delivered, the key gets an eighth of this
     /// limit: it may hang, and many such keys must fit.
     pub per_key: usize,
-    /// Number of publish batches that a full fetch is divided into. Default 4.
+    /// Number of publish batches that a full fetch is divided into. Default 2: each batch costs the
+    /// relay and the broker something, however many messages it has.
     pub lanes: usize,
     /// Maximum number of unconfirmed batches of different keys, as a multiple of
-    /// [`lanes`](Self::lanes). Default 2. The product is at most 10,000.
+    /// [`lanes`](Self::lanes). Default 4. The product is at most 10,000.
     ///
     /// Another `lanes` batches may be unconfirmed for keys whose last batch got no answer, so that
     /// no other key waits for those.
     pub max_unconfirmed_batches: usize,
-    /// Maximum number of messages of a publish batch. Default 500: twice a full fetch divided by
-    /// `lanes`, so that a share is sent in one piece. A small rest would cost brokers as much as a
-    /// full batch.
+    /// Maximum number of messages of a publish batch. Default 500: a full fetch divided by `lanes`,
+    /// so that a share is sent in one piece. A small rest would cost brokers as much as a full
+    /// batch.
     pub publish_batch: usize,
     /// Maximum number of bytes of a publish batch. Default 1 MiB, as in Kafka. A single message may
     /// exceed it.
@@ -151,8 +152,8 @@ impl Default for RelayConfig {
             max_in_flight: 2_000,
             max_in_flight_bytes: 16 * 1024 * 1024,
             per_key: 500,
-            lanes: 4,
-            max_unconfirmed_batches: 2,
+            lanes: 2,
+            max_unconfirmed_batches: 4,
             publish_batch: 500,
             publish_batch_bytes: 1024 * 1024,
             idle_poll: seconds(1),

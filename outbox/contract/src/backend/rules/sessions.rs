@@ -4,7 +4,7 @@
 //! A relay's session in the database ends with its process. A store that sees this looks at the
 //! sessions of the other relays of a route with each heartbeat, and asks this rule. A relay that
 //! only opens another connection keeps what it has, so one look is not enough. Epochs fence a relay
-//! that lost its session and lives on.
+//! that lost its session and lives on. PostgreSQL repeats the rule in a function of its own.
 
 use std::time::Duration;
 
