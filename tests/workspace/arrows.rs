@@ -90,6 +90,7 @@ const ARROWS: &[Arrow] = &[
     arrow("outbox", "outbox-store-*", ByFeature, "without features the build takes seconds and needs no driver"),
     arrow("outbox", "outbox-transport-*", ByFeature, "without features the build takes seconds and needs no driver"),
     arrow("outbox-dashboard", "outbox", Always, "it stands where users stand"),
+    arrow("outbox-dashboard", "outbox-servers", InTests, "its tests run against real servers"),
     arrow("outbox-cli", "outbox", Always, "it stands where users stand"),
     arrow("outbox-cli", "outbox-servers", InTests, "its tests run against real servers"),
     arrow("outbox-cli", "outbox-dashboard", Always, "one of its commands serves it"),

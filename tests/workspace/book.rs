@@ -130,6 +130,32 @@ fn the_tests_that_the_promises_name_are_there() {
     assert_each_names_a_test(&rows);
 }
 
+/// Every operation of `Admin` has a row with its property, and every database a test of all of them.
+#[test]
+fn the_table_of_operations_is_whole_and_its_tests_are_there() {
+    let page = read("book/src/admin.md");
+    let table = |head: &str| -> Vec<String> {
+        let rows = page.split(head).nth(1).unwrap_or_else(|| panic!("the page has no table {head:?}"));
+        rows.lines().skip(2).take_while(|line| line.starts_with('|')).map(str::to_owned).collect()
+    };
+    let (operations, databases) =
+        (table("| property of every store |"), table("| all operations of | test |"));
+    assert_eq!(databases.len(), 2 * 4 + 1, "two rows for each database, and one for the browser");
+    for rows in [&operations, &databases] {
+        assert_each_names_a_test(&rows.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    let named: String = operations.iter().filter_map(|row| row.split('|').nth(1)).collect();
+    let named: BTreeSet<&str> = named.split('`').skip(1).step_by(2).collect();
+    let source = read("outbox/contract/src/admin.rs");
+    let source = source.split("pub trait Admin").nth(1).expect("the trait is in this file");
+    let methods = source.lines().filter_map(|line| line.strip_prefix("    async fn ")?.split('(').next());
+    // What others of them are made of, and what is looked at before a relay starts.
+    let internal = ["browse", "steer", "append_again", "set_paused", "identity", "misplaced"];
+    let methods: BTreeSet<&str> = methods.filter(|method| !internal.contains(method)).collect();
+    assert!(methods.len() > 15, "these are not all operations: {methods:?}");
+    assert_eq!(named, methods);
+}
+
 /// The last thing in code that each row of a table names is a test, or a property of a suite.
 #[track_caller]
 pub(crate) fn assert_each_names_a_test(rows: &[&str]) {

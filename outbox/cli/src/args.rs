@@ -14,7 +14,7 @@ use outbox::{Consumer, Key, MessageId, Route, Timestamp, Topic};
 use crate::exit::CODES;
 use crate::time;
 
-pub(crate) use select::{FilterArgs, Select, SelectKeys};
+pub(crate) use select::{FilterArgs, MessageFilter, Select, SelectKeys};
 
 /// Shows what waits in an outbox and why, repairs it, and runs its relay
 #[derive(Debug, Parser)]
@@ -303,7 +303,7 @@ pub(crate) struct KeyName {
 #[derive(Debug, Subcommand)]
 pub(crate) enum View {
     /// List messages
-    List(FilterArgs),
+    List(MessageFilter),
     /// Show one message with its payload
     Show {
         /// Id of the message

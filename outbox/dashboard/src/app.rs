@@ -1,16 +1,19 @@
 //! All that the pages share.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use outbox::admin::RouteStatus;
+use outbox::backend::Backlog;
 use outbox::relay::RelayObserver;
 use outbox::{Route, Store};
 
 use crate::access::{Gate, MacKey, Role};
 use crate::builder::{DashboardBuilder, Redact};
+use crate::measured::Measured;
 use crate::problem::{Problem, limited};
 use crate::series::Series;
 
@@ -34,6 +37,7 @@ pub(crate) struct App {
     pub(crate) is_sampling: AtomicBool,
     routes: Vec<Route>,
     series: Mutex<Series>,
+    measured: Mutex<Measured>,
     redact: Redact,
 }
 
@@ -56,6 +60,7 @@ impl App {
             is_sampling: AtomicBool::new(false),
             routes: builder.routes,
             series: Mutex::new(Series::new(builder.sample_every)),
+            measured: Mutex::default(),
             redact: builder.redact,
         }
     }
@@ -65,6 +70,22 @@ impl App {
         self.series.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the backlogs of a moment ago.
+    pub(crate) fn measured(&self) -> MutexGuard<'_, Measured> {
+        self.measured.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the backlog of a route, which may be a few seconds old where it takes long to measure.
+    pub(crate) async fn backlog(&self, route: &Route) -> Result<Backlog, Problem> {
+        let began = Instant::now();
+        if let Some(backlog) = self.measured().get(route, began) {
+            return Ok(backlog);
+        }
+        let backlog = limited(self.store_timeout, self.store.backlog(route)).await?;
+        self.measured().put(route.clone(), began, Instant::now(), backlog.clone());
+        Ok(backlog)
+    }
+
     /// Returns a text without secrets.
     pub(crate) fn redacted(&self, text: &str) -> String {
         (self.redact)(text)
@@ -72,16 +93,17 @@ impl App {
 
     /// Returns the routes to show: the default one, those of the settings and of the relay, and
     /// those that the store finds.
-    pub(crate) async fn routes(&self) -> Result<Vec<Route>, Problem> {
-        let mut routes = BTreeSet::from([Route::default()]);
-        routes.extend(self.routes.iter().cloned());
-        let of_relay = self.relay.iter().flat_map(RelayObserver::backlog).map(|(route, _)| route);
-        routes.extend(of_relay);
+    pub(crate) async fn routes(&self) -> Result<Vec<RouteStatus>, Problem> {
         let found = limited(self.store_timeout, self.store.routes()).await?;
-        routes.extend(found.into_iter().map(|status| status.route));
+        let mut routes: BTreeMap<Route, RouteStatus> =
+            found.into_iter().map(|status| (status.route.clone(), status)).collect();
+        let of_relay = self.relay.iter().flat_map(RelayObserver::backlog).map(|(route, _)| route);
+        for route in self.routes.iter().cloned().chain(of_relay).chain([Route::default()]) {
+            routes.entry(route.clone()).or_insert_with(|| RouteStatus::new(route));
+        }
         // The default route first, then by name.
-        let mut routes: Vec<Route> = routes.into_iter().collect();
-        routes.sort_by_key(|route| *route != Route::default());
+        let mut routes: Vec<RouteStatus> = routes.into_values().collect();
+        routes.sort_by_key(|status| status.route != Route::default());
         routes.truncate(MAX_ROUTES);
         Ok(routes)
     }

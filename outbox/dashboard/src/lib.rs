@@ -7,6 +7,7 @@ mod builder;
 mod cause;
 mod format;
 mod guard;
+mod measured;
 mod operation;
 mod pages;
 mod params;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use outbox::admin::{FailingKey, Filter};
+use outbox::admin::{FailingKey, Filter, MAX_PER_CALL};
 use outbox::backend::{KeyOperation, Listed, View};
 use outbox::{Admin, KeyId, MessageId, Route, StoreErrorKind, Topic};
 
@@ -14,14 +14,20 @@ use crate::scan::scan;
 use crate::selection::Selection;
 use crate::visit::Visit;
 
-/// Number of messages or keys that are read or changed at once.
+/// Number of messages that are changed at once.
 const STEP: usize = 500;
+
+/// Number of keys that are read at once: each page is found from the beginning.
+const KEYS: usize = MAX_PER_CALL;
 
 /// Maximum number of keys of one operation.
 const MAX_KEYS: usize = 10_000;
 
 /// Time in which the keys of a confirmation are counted.
-const COUNT_WITHIN: Duration = Duration::from_secs(2);
+const COUNT_WITHIN: Duration = Duration::from_millis(300);
+
+/// Time in which the keys of an operation are chosen.
+const CHOOSE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Time after which an operation begins no further step.
 const ACT_WITHIN: Duration = Duration::from_secs(15);
@@ -81,6 +87,9 @@ impl Plan {
             return Err(Problem::bad(format!("{name:?} is no operation"), "use the buttons of the pages"));
         };
         let mut selection = Selection::of(params, visit.now)?;
+        if params.get("chosen").is_some() && selection.filter.ids.is_none() {
+            return Err(Problem::bad("no message is chosen", "go back, and choose at least one"));
+        }
         if operation == Operation::Replay {
             // Replayed messages are delivered again, and would be found again.
             selection.filter.before.get_or_insert(visit.now);
@@ -110,6 +119,9 @@ impl Plan {
         match &self.target {
             Target::Messages(view, selection) => messages(visit, *view, selection).await,
             Target::Keys(operation, selection) => {
+                if let (Some(route), true) = (&selection.filter.route, selection.is_whole()) {
+                    return all_keys(visit, route, selection, *operation).await;
+                }
                 let (keys, is_at_least) = keys(visit, selection, COUNT_WITHIN).await?;
                 let parked = keys.iter().map(|key| match operation {
                     KeyOperation::Skip => key.parked.min(1),
@@ -215,6 +227,20 @@ async fn messages(visit: &Visit, view: View, selection: &Selection) -> Result<Ex
     Ok(Extent { messages, is_at_least, first, ..Extent::default() })
 }
 
+/// Counts the failing keys of a whole route by its backlog.
+async fn all_keys(
+    visit: &Visit,
+    route: &Route,
+    selection: &Selection,
+    operation: KeyOperation,
+) -> Result<Extent, Problem> {
+    let backlog = visit.ask(visit.store().backlog(route)).await?;
+    let first_keys = visit.ask(visit.store().failing_keys(&selection.page(0, Extent::SHOWN))).await?;
+    let messages = if operation == KeyOperation::Discard { backlog.parked } else { 0 };
+    let keys = backlog.retrying_keys + backlog.held_keys;
+    Ok(Extent { messages, keys, first_keys, ..Extent::default() })
+}
+
 /// Returns failing keys, and whether there may be more.
 async fn keys(
     visit: &Visit,
@@ -223,8 +249,8 @@ async fn keys(
 ) -> Result<(Vec<FailingKey>, bool), Problem> {
     let (mut keys, started) = (Vec::new(), Instant::now());
     loop {
-        let page = visit.ask(visit.store().failing_keys(&selection.page(keys.len(), STEP))).await?;
-        let is_end = page.len() < STEP;
+        let page = visit.ask(visit.store().failing_keys(&selection.page(keys.len(), KEYS))).await?;
+        let is_end = page.len() < KEYS;
         keys.extend(page);
         if is_end || keys.len() >= MAX_KEYS || started.elapsed() >= within {
             return Ok((keys, !is_end));
@@ -240,7 +266,7 @@ async fn on_keys(
     selection: &Selection,
 ) -> Result<Done, Problem> {
     let started = Instant::now();
-    let (keys, more) = keys(visit, selection, COUNT_WITHIN).await?;
+    let (keys, more) = keys(visit, selection, CHOOSE_WITHIN).await?;
     let mut done = Done { is_cut_short: more, ..Done::default() };
     if keys.is_empty() {
         done.gone = u64::from(selection.filter.key.is_some());

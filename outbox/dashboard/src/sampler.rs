@@ -9,7 +9,7 @@ use outbox::relay::RelayObserver;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::app::App;
-use crate::problem::{Problem, limited};
+use crate::problem::Problem;
 use crate::series::Sample;
 
 /// Starts the task, once. It ends with the dashboard.
@@ -42,8 +42,8 @@ pub(crate) async fn sample(app: &App) -> Result<Sample, Problem> {
         sample.delivered = Some(stats.delivered);
         (sample.batches, sample.waited) = (stats.batches, stats.waited);
     }
-    for route in app.routes().await? {
-        let backlog = limited(app.store_timeout, app.store.backlog(&route)).await?;
+    for status in app.routes().await? {
+        let backlog = app.backlog(&status.route).await?;
         sample.pending += backlog.pending;
         sample.parked += backlog.parked;
         sample.dead += backlog.dead;

@@ -9,7 +9,7 @@ use crate::selection::Selection;
 use crate::visit::Visit;
 
 /// Number of messages that are read at once.
-const STEP: usize = 200;
+const STEP: usize = 500;
 
 /// Limits of one page's search.
 const MAX_MESSAGES: usize = 2_000;

@@ -11,7 +11,8 @@ use crate::params::Params;
 use crate::problem::Problem;
 
 /// Names of the parameters of a selection.
-pub(crate) const NAMES: &[&str] = &["route", "topic", "key", "id", "since", "before", "cause", "text"];
+pub(crate) const NAMES: &[&str] =
+    &["route", "topic", "key", "type", "id", "since", "before", "cause", "text"];
 
 /// Name of the parameter of the order of a list. Operations have none: they begin with the oldest.
 pub(crate) const ORDER: &str = "order";
@@ -59,6 +60,7 @@ impl Selection {
             route: params.get("route").map(Route::new).transpose().map_err(named)?,
             topic: params.get("topic").map(Topic::new).transpose().map_err(named)?,
             key: params.get("key").map(Key::new).transpose().map_err(named)?,
+            event_type: params.get("type").map(str::to_owned),
             ids: Some(ids).filter(|ids| !ids.is_empty()),
             since: instant("since")?,
             before: instant("before")?,
@@ -86,10 +88,11 @@ impl Selection {
 
     /// Returns true if it selects all of one route, or everything.
     pub(crate) const fn is_whole(&self) -> bool {
-        let Filter { topic, key, ids, since, before, .. } = &self.filter;
+        let Filter { topic, key, event_type, ids, since, before, .. } = &self.filter;
         self.is_plain()
             && topic.is_none()
             && key.is_none()
+            && event_type.is_none()
             && ids.is_none()
             && since.is_none()
             && before.is_none()
@@ -125,13 +128,16 @@ mod tests {
 
     #[test]
     fn a_selection_is_read_from_an_address() {
-        let selection = read("route=default&topic=&since=1h&offset=50&text=No+Such").unwrap();
+        let selection =
+            read("route=default&topic=&type=order.placed&since=1h&offset=50&text=No+Such").unwrap();
         assert_eq!(selection.filter.route, Some(Route::default()));
         assert_eq!((selection.filter.topic.clone(), selection.offset), (None, 50));
         assert_eq!(selection.filter.since, Some(Timestamp::from_micros(3_600_000_000)));
         assert_eq!((selection.text.as_deref(), selection.is_plain()), (Some("no such"), false));
+        assert_eq!(selection.filter.event_type.as_deref(), Some("order.placed"));
         assert_eq!(selection.filter.ids, None, "no id is no empty list");
         assert!(read("route=default").unwrap().is_whole() && !read("before=1h").unwrap().is_whole());
+        assert!(!read("type=a").unwrap().is_whole());
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl Work for Noted<'_> {
 
 /// One page of entries.
 pub(crate) async fn listed(database: &Database, filter: &Filter) -> Result<Vec<AuditEntry>, Failed> {
-    let mut wanted = browse::matching(&Filter { ids: None, ..filter.clone() }, "key", "at");
+    let mut wanted = browse::matching(&Filter { ids: None, event_type: None, ..filter.clone() }, "key", "at");
     if let Some(ids) = &filter.ids {
         let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
         wanted.insert("ids", doc! { "$in": ids });

@@ -27,6 +27,9 @@ pub(crate) fn matching(filter: &Filter, key: &str, at: &str) -> Document {
     if let Some(name) = &filter.key {
         matching.insert(key, name.as_str());
     }
+    if let Some(event_type) = &filter.event_type {
+        matching.insert("event_type", event_type.as_str());
+    }
     if let Some(ids) = &filter.ids {
         let ids: Vec<Bson> = ids.iter().flat_map(|id| row::ids(*id)).collect();
         matching.insert("id", doc! { "$in": ids });
@@ -108,7 +111,7 @@ fn route(row: &Document) -> Route {
 
 pub(crate) async fn failing_keys(database: &Database, filter: &Filter) -> Result<Vec<FailingKey>, Failed> {
     let mut session = database.session().await?;
-    let mut wanted = matching(&Filter { ids: None, ..filter.clone() }, "key", "since");
+    let mut wanted = matching(&Filter { ids: None, event_type: None, ..filter.clone() }, "key", "since");
     if filter.ids.is_some() {
         // Keys behind which one of these messages is parked.
         let of_ids = Filter { ids: filter.ids.clone(), ..Filter::all_routes() };

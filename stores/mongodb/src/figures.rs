@@ -61,6 +61,9 @@ fn matching(filter: &Filter) -> Document {
     if let Some(topic) = &filter.topic {
         matching.insert("topic", topic.as_str());
     }
+    if let Some(event_type) = &filter.event_type {
+        matching.insert("event_type", event_type.as_str());
+    }
     if let Some(key) = &filter.key {
         let mut either = vec![doc! { "key": key.as_str() }];
         either.extend(keyless(key.as_str()).map(|ids| doc! { "key": Bson::Null, "_id.id": { "$in": ids } }));

@@ -90,6 +90,9 @@ impl Table {
         bytes(" and t.route = ".to_owned(), filter.route.as_ref().map(Route::as_str));
         bytes(" and t.topic = ".to_owned(), filter.topic.as_ref().map(Topic::as_str));
         bytes(format!(" and {} = ", self.key), filter.key.as_ref().map(|key| key.as_str()));
+        if self.table != KEYS.table {
+            bytes(" and t.event_type = ".to_owned(), filter.event_type.as_deref());
+        }
         if let Some(since) = filter.since {
             query.push(format!(" and {} >= ", self.time)).push_bind(since.as_micros());
         }

@@ -26,7 +26,7 @@ fn places(filter: &Filter) -> QueryBuilder<MySql> {
     let direction = direction(filter);
     let mut query = QueryBuilder::new(
         "select w.route, w.position, length(t.headers) + length(t.payload) from (\
-         select route, position, topic, order_key, id, appended_at from outbox_message force index (primary)",
+         select route, position, topic, order_key, event_type, id, appended_at from outbox_message force index (primary)",
     );
     if let Some(route) = &filter.route {
         query.push(" where route = ").push_bind(route.as_str().as_bytes().to_vec());
@@ -39,6 +39,7 @@ fn places(filter: &Filter) -> QueryBuilder<MySql> {
     let names = [
         (" and w.topic = ", filter.topic.as_ref().map(Topic::as_str)),
         (" and w.order_key = ", filter.key.as_ref().map(|key| key.as_str())),
+        (" and w.event_type = ", filter.event_type.as_deref()),
     ];
     for (condition, name) in names {
         if let Some(name) = name {

@@ -91,7 +91,8 @@ impl PostgresStore {
 
     /// A statement that returns a page of messages.
     fn page(&self, statement: &SqlStr, filter: &Filter) -> Pg {
-        self.filtered(statement, filter).bind(number(filter.offset)).bind(number(MAX_BYTES_PER_CALL))
+        let query = self.filtered(statement, filter).bind(number(filter.offset));
+        query.bind(number(MAX_BYTES_PER_CALL)).bind(filter.event_type.clone())
     }
 
     pub(crate) async fn look<T>(
@@ -117,8 +118,12 @@ impl PostgresStore {
 
     /// Runs an operation that answers with the number of changed rows, and records it.
     async fn change(&self, query: Pg, note: &AuditNote) -> Result<u64, StoreError> {
-        let row = self.ask(note.operation, Self::noted(query, note)).await?;
-        let changed: i64 = row.try_get(0).map_err(|error| store_error(note.operation, error))?;
+        self.changed(Self::noted(query, note), note.operation).await
+    }
+
+    async fn changed(&self, query: Pg, operation: &'static str) -> Result<u64, StoreError> {
+        let row = self.ask(operation, query).await?;
+        let changed: i64 = row.try_get(0).map_err(|error| store_error(operation, error))?;
         Ok(u64::try_from(changed).unwrap_or_default())
     }
 }
@@ -219,7 +224,7 @@ impl Admin for PostgresStore {
     async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
         const OPERATION: &str = "requeue_edited";
         let failed = |error| store_error(OPERATION, error);
-        let query = self.filtered(&self.sql().edit_choose, &filter.first());
+        let query = self.filtered(&self.sql().edit_choose, &filter.first()).bind(filter.event_type.clone());
         let chosen = self
             .look(OPERATION, query, |row| Ok(Some((row.try_get::<i64, _>("number")?, raw(row).edited(edit)))))
             .await?;
@@ -256,7 +261,9 @@ impl Admin for PostgresStore {
 
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
         let note = AuditNote::on_messages(self.actor(), "purge", filter);
-        self.change(self.filtered(&self.sql().purge, filter), &note).await
+        let query =
+            Self::noted(self.filtered(&self.sql().purge, filter), &note).bind(filter.event_type.clone());
+        self.changed(query, "purge").await
     }
 
     async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError> {
@@ -342,7 +349,7 @@ impl PostgresStore {
         let failed = |error| store_error("requeue", error);
         let note = AuditNote::on_messages(self.actor(), "requeue", filter);
         let query = Self::noted(self.filtered(&self.sql().requeue, filter), &note);
-        let row = self.ask("requeue", query).await?;
+        let row = self.ask("requeue", query.bind(filter.event_type.clone())).await?;
         let appended = u64::try_from(row.try_get::<i64, _>("appended").map_err(failed)?).unwrap_or_default();
         let (ids, reasons): (Vec<String>, Vec<String>) =
             (row.try_get("refused").map_err(failed)?, row.try_get("reasons").map_err(failed)?);
@@ -356,7 +363,8 @@ impl PostgresStore {
     async fn replay_page(&self, filter: &Filter) -> Result<u64, StoreError> {
         let note = AuditNote::on_messages(self.actor(), "replay", filter);
         let query = Self::noted(self.filtered(&self.sql().replay, filter), &note);
-        let row = self.ask("replay", query.bind(number(filter.offset))).await?;
+        let query = query.bind(number(filter.offset)).bind(filter.event_type.clone());
+        let row = self.ask("replay", query).await?;
         let appended: i64 = row.try_get(0).map_err(|error| store_error("replay", error))?;
         if appended > 0 {
             self.ring_committed();

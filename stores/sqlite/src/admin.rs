@@ -57,7 +57,8 @@ pub(crate) fn page<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sq
 
 /// A statement that returns a page of messages.
 fn messages<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, SqliteArguments> {
-    page(statement, filter).bind(i64::try_from(MAX_BYTES_PER_CALL).unwrap_or(i64::MAX))
+    let bytes = i64::try_from(MAX_BYTES_PER_CALL).unwrap_or(i64::MAX);
+    page(statement, filter).bind(bytes).bind(filter.event_type.clone())
 }
 
 fn instant(row: &SqliteRow, column: &str) -> Result<Timestamp, sqlx::Error> {
@@ -202,7 +203,8 @@ impl Admin for SqliteStore {
         match archive {
             Archive::DeadLetters => {
                 let note = AuditNote::on_messages(self.actor(), archive.operation(), filter);
-                self.requeue_all(&note, filtered(sql::REQUEUE_CHOOSE, filter)).await
+                let choose = filtered(sql::REQUEUE_CHOOSE, filter).bind(filter.event_type.clone());
+                self.requeue_all(&note, choose).await
             }
             Archive::History => self.replay_page(filter).await,
         }
@@ -212,7 +214,7 @@ impl Admin for SqliteStore {
         const OPERATION: &str = "requeue_edited";
         let failed = |error| store_error(OPERATION, error);
         let mut tx = self.pools().deciding.begin_with(sql::BEGIN).await.map_err(failed)?;
-        let choose = filtered(sql::EDIT_CHOOSE, &filter.first());
+        let choose = filtered(sql::EDIT_CHOOSE, &filter.first()).bind(filter.event_type.clone());
         let Some(row) = choose.fetch_optional(&mut *tx).await.map_err(failed)? else { return Ok(None) };
         let number: i64 = row.try_get("number").map_err(failed)?;
         let message = raw(&row)
@@ -228,7 +230,7 @@ impl Admin for SqliteStore {
 
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
         let note = AuditNote::on_messages(self.actor(), "purge", filter);
-        self.change(&note, filtered(sql::PURGE, filter)).await
+        self.change(&note, filtered(sql::PURGE, filter).bind(filter.event_type.clone())).await
     }
 
     async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError> {
@@ -341,7 +343,7 @@ impl SqliteStore {
     }
 
     async fn replay_page(&self, filter: &Filter) -> Result<u64, StoreError> {
-        let choose = page(sql::REPLAY_CHOOSE, filter);
+        let choose = page(sql::REPLAY_CHOOSE, filter).bind(filter.event_type.clone());
         let note = AuditNote::on_messages(self.actor(), Archive::History.operation(), filter);
         let done = async {
             let mut tx = self.pools().deciding.begin_with(sql::BEGIN).await?;

@@ -54,6 +54,7 @@ impl FilterArgs {
             route: self.route.clone(),
             topic: self.topic.clone(),
             key: self.key.clone(),
+            event_type: None,
             ids: None,
             since: self.since,
             before: self.before,
@@ -75,6 +76,23 @@ impl FilterArgs {
     }
 }
 
+/// Selection of messages.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct MessageFilter {
+    #[command(flatten)]
+    pub(crate) of: FilterArgs,
+    /// Only of this type
+    #[arg(long = "type", value_name = "TYPE")]
+    pub(crate) event_type: Option<String>,
+}
+
+impl MessageFilter {
+    /// Returns the filter of one page of a list: it may look at all routes.
+    pub(crate) fn page(&self, offset: usize, limit: usize) -> Filter {
+        Filter { event_type: self.event_type.clone(), ..self.of.page(offset, limit) }
+    }
+}
+
 /// Messages to change: some by their ids, or all that a filter selects.
 #[derive(Args, Debug)]
 pub(crate) struct Select {
@@ -82,7 +100,7 @@ pub(crate) struct Select {
     #[arg(value_name = "ID")]
     pub(crate) ids: Vec<MessageId>,
     #[command(flatten)]
-    pub(crate) filter: FilterArgs,
+    pub(crate) filter: MessageFilter,
     /// Show what would be done, and do nothing
     #[arg(long)]
     pub(crate) dry_run: bool,

@@ -98,11 +98,12 @@ pub(crate) async fn run(app: &App, action: Action, select: &Select) -> Outcome {
 async fn choose(store: &dyn Database, action: Action, select: &Select) -> Result<Vec<Listed>, Failed> {
     let (view, filter) = (action.view(), &select.filter);
     if select.ids.is_empty() {
-        filter.names_route(action.name())?;
-        let (mut chosen, most) = (Vec::new(), filter.limit.unwrap_or(usize::MAX));
+        filter.of.names_route(action.name())?;
+        let (mut chosen, most) = (Vec::new(), filter.of.limit.unwrap_or(usize::MAX));
         while chosen.len() < most {
-            let page =
-                store.browse(view, &filter.page(filter.offset + chosen.len(), most - chosen.len())).await?;
+            let page = store
+                .browse(view, &filter.page(filter.of.offset + chosen.len(), most - chosen.len()))
+                .await?;
             if page.is_empty() {
                 break;
             }
@@ -111,7 +112,7 @@ async fn choose(store: &dyn Database, action: Action, select: &Select) -> Result
         return Ok(chosen);
     }
     let mut chosen = list::find(store, view, &select.ids).await?;
-    if let Some(route) = &filter.route {
+    if let Some(route) = &filter.of.route {
         chosen.retain(|listed| listed.route == *route);
     }
     let absent: Vec<MessageId> = select
@@ -124,8 +125,8 @@ async fn choose(store: &dyn Database, action: Action, select: &Select) -> Result
         return Err(list::absent(view, &absent));
     }
     let first = chosen.first().map(|listed| listed.route.clone());
-    if !filter.all_routes
-        && filter.route.is_none()
+    if !filter.of.all_routes
+        && filter.of.route.is_none()
         && chosen.iter().any(|listed| Some(&listed.route) != first.as_ref())
     {
         let mut routes: Vec<&str> = chosen.iter().map(|listed| listed.route.as_str()).collect();
@@ -151,7 +152,7 @@ async fn carry_out(
     for part in chosen.chunks(MAX_PER_CALL) {
         let ids: Vec<MessageId> = part.iter().map(|listed| listed.stored.message.id).collect();
         let mut filter = Filter { ids: Some(ids.clone()), ..select.filter.page(0, MAX_PER_CALL) };
-        if !select.filter.all_routes && filter.route.is_none() {
+        if !select.filter.of.all_routes && filter.route.is_none() {
             filter.route = part.first().map(|listed| listed.route.clone());
         }
         done += match action {

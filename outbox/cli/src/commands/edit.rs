@@ -121,7 +121,7 @@ pub(crate) async fn run(app: &App, select: &Select, edit: &str) -> Outcome {
     }
     let filter = Filter {
         ids: Some(vec![id]),
-        route: select.filter.route.clone().or_else(|| Some(letter.route.clone())),
+        route: select.filter.of.route.clone().or_else(|| Some(letter.route.clone())),
         ..Filter::all_routes()
     };
     match app.acting(&*store).requeue_edited(&filter, &edit).await? {

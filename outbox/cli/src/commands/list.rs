@@ -5,7 +5,7 @@ use outbox::backend::{Listed, View};
 use outbox::{Admin, MessageId};
 
 use crate::app::App;
-use crate::args::{self, FilterArgs, Form};
+use crate::args::{self, Form, MessageFilter};
 use crate::exit::{Exit, Failed, Outcome};
 use crate::message;
 use crate::open::Database;
@@ -31,12 +31,12 @@ pub(crate) async fn messages(app: &App, what: args::View) -> Outcome {
     show(app, View::Waiting, id, payload).await
 }
 
-async fn list(app: &App, view: View, filter: &FilterArgs) -> Outcome {
+async fn list(app: &App, view: View, filter: &MessageFilter) -> Outcome {
     let store = app.store().await?;
-    let (mut shown, most) = (0, filter.shown());
+    let (mut shown, most) = (0, filter.of.shown());
     let mut rows = Vec::new();
     while shown < most {
-        let page = store.browse(view, &filter.page(filter.offset + shown, most - shown)).await?;
+        let page = store.browse(view, &filter.page(filter.of.offset + shown, most - shown)).await?;
         if page.is_empty() {
             break;
         }
@@ -52,7 +52,7 @@ async fn list(app: &App, view: View, filter: &FilterArgs) -> Outcome {
         app.out.list(message::head(view), &rows)?;
     }
     if shown == most && most > 0 {
-        let next = filter.offset + shown;
+        let next = filter.of.offset + shown;
         if !store.browse(view, &filter.page(next, 1)).await?.is_empty() {
             remark(&format!("there are more: continue with --offset {next}"));
         }

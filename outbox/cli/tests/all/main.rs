@@ -5,6 +5,8 @@
 mod acting;
 mod backup;
 #[cfg(unix)]
+mod browser;
+#[cfg(unix)]
 mod daemon;
 #[cfg(unix)]
 mod dashboard;

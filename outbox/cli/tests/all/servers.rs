@@ -26,21 +26,50 @@ fn outage(outbox: &Outbox) {
     assert_eq!(outbox.run(&["dead", "list"]).ends(DONE).object()["id"].as_str(), Some(&*first));
     assert_eq!(outbox.run(&["requeue", &first]).ends(DONE).object()["done"], 1);
     world::relay(outbox, Exhausted::DeadLetter, |backlog| backlog.dead == 1 && backlog.pending == 0);
+    outbox.run(&["requeue", &first, "--edit", r#"{"payload":{"total":43}}"#]).ends(DONE);
+    assert_eq!(outbox.run(&["messages", "list", "--type", "order.placed"]).ends(DONE).objects().len(), 0);
+    world::relay(outbox, Exhausted::DeadLetter, |backlog| backlog.dead == 1 && backlog.pending == 0);
+    assert_eq!(
+        outbox.run(&["dead", "list", "--type", "poison"]).ends(DONE).object()["id"].as_str(),
+        Some(&*first)
+    );
+    assert_eq!(outbox.run(&["dead", "show", &first]).ends(DONE).object()["payload"]["total"], 43);
     assert_eq!(outbox.run(&["purge", "--route", "default", "--yes"]).ends(DONE).object()["done"], 1);
     assert_eq!(outbox.run(&["cancel", &scheduled, "--yes"]).ends(DONE).object()["done"], 1);
+    outbox.run(&["hold", "orders", "a"]).ends(DONE);
+    outbox.run(&["release", "orders", "a"]).ends(DONE);
     outbox.run(&["hold", "orders", "a"]).ends(DONE);
     outbox.run(&["discard", "orders", "a", "--yes"]).ends(DONE);
     outbox.run(&["pause", "--route", "default"]).ends(DONE);
     outbox.run(&["resume", "--route", "default"]).ends(DONE);
+    outbox.run(&["status"]).ends(DONE);
+    assert_eq!(outbox.run(&["history", "list"]).ends(DONE).objects().len(), 1);
+    assert_eq!(outbox.run(&["replay", "--route", "default"]).ends(DONE).object()["done"], 1);
     let audit = outbox.run(&["audit", "--oldest"]).ends(DONE).objects();
     let told: Vec<&str> = audit.iter().map(|entry| entry["operation"].as_str().unwrap()).collect();
-    let done = ["skip", "requeue", "purge", "cancel_scheduled", "hold", "discard", "pause", "resume"];
+    let done = [
+        "skip",
+        "requeue",
+        "requeue_edited",
+        "purge",
+        "cancel_scheduled",
+        "hold",
+        "release",
+        "hold",
+        "discard",
+        "pause",
+        "resume",
+        "replay",
+    ];
     assert_eq!(told, done, "each is recorded");
     for looked in [&["routes"][..], &["topics"], &["relays"], &["messages", "list"], &["tail", "--once"]] {
         outbox.run(looked).ends(DONE);
     }
-    assert_eq!(outbox.run(&["history", "list"]).ends(DONE).objects().len(), 0);
-    outbox.run(&["status"]).ends(DONE);
+}
+
+#[test]
+fn an_outage_on_sqlite_is_repaired_with_the_program_alone() {
+    outage(&Outbox::sqlite());
 }
 
 #[test]

@@ -9,6 +9,9 @@ use outbox::backend::{
 };
 use outbox::error::Failure;
 use outbox::memory::MemoryTransport;
+use outbox::mongodb::{MongoDbOptions, MongoDbStore};
+use outbox::mysql::{MySqlOptions, MySqlStore};
+use outbox::postgres::{PostgresOptions, PostgresStore};
 use outbox::sqlite::{SqliteOptions, SqliteStore};
 use outbox::{Consumer, Exhausted, Message, Relay, RetryPolicy, Route, Store, Transactional};
 
@@ -116,14 +119,27 @@ pub(crate) fn handle(outbox: &Outbox, consumer: &str, messages: &[(&str, &str)])
 
 /// Opens a store of any kind; a history is kept.
 async fn open(url: &str) -> Arc<dyn Store> {
+    const HISTORY: Option<Duration> = Some(Duration::from_secs(3_600));
     match url.split(':').next().unwrap() {
         "sqlite" => {
             let mut options = SqliteOptions::default();
-            options.history = Some(Duration::from_secs(3_600));
+            options.history = HISTORY;
             Arc::new(SqliteStore::open_with(&url["sqlite:".len()..], options).await.unwrap())
         }
-        "mysql" => Arc::new(outbox::mysql::MySqlStore::connect(url).await.unwrap()),
-        "mongodb" => Arc::new(outbox::mongodb::MongoDbStore::connect(url).await.unwrap()),
-        _ => Arc::new(outbox::postgres::PostgresStore::connect(url).await.unwrap()),
+        "mysql" => {
+            let mut options = MySqlOptions::default();
+            options.history = HISTORY;
+            Arc::new(MySqlStore::connect_with(url, options).await.unwrap())
+        }
+        "mongodb" => {
+            let mut options = MongoDbOptions::default();
+            options.history = HISTORY;
+            Arc::new(MongoDbStore::connect_with(url, options).await.unwrap())
+        }
+        _ => {
+            let mut options = PostgresOptions::default();
+            options.history = HISTORY;
+            Arc::new(PostgresStore::connect_with(url, options).await.unwrap())
+        }
     }
 }

@@ -35,6 +35,9 @@ pub struct Filter {
     pub topic: Option<Topic>,
     /// Only of this key.
     pub key: Option<Key>,
+    /// Only messages of this [type](crate::Message::event_type). Keys and records of the audit have none:
+    /// [`failing_keys`](Admin::failing_keys) and [`audit`](Admin::audit) ignore it.
+    pub event_type: Option<String>,
     /// Only these messages. An empty list selects none. `None`: all.
     pub ids: Option<Vec<MessageId>>,
     /// Only messages that were set aside, delivered, (if they wait) appended, or (if scheduled) are
@@ -82,6 +85,7 @@ impl Filter {
             route: None,
             topic: None,
             key: None,
+            event_type: None,
             ids: None,
             since: None,
             before: None,
@@ -102,6 +106,13 @@ impl Filter {
     ) -> Result<Self, NameError> {
         self.topic = Some(name::parse(topic)?);
         Ok(self)
+    }
+
+    /// Selects only messages of this type.
+    #[must_use]
+    pub fn with_event_type(mut self, event_type: impl Into<String>) -> Self {
+        self.event_type = Some(event_type.into());
+        self
     }
 
     /// Selects only messages that were set aside, delivered, or are due before this instant.

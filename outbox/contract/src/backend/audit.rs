@@ -186,6 +186,7 @@ impl AuditColumns<'_> {
 /// Bounds of a filter that no column has.
 fn bounds(filter: &Filter) -> Map<String, Value> {
     let mut bounds = Map::new();
+    bounds.extend(filter.event_type.iter().map(|event_type| ("type".to_owned(), json!(event_type))));
     let instants = [("since", filter.since), ("before", filter.before)];
     bounds.extend(
         instants.into_iter().filter_map(|(name, at)| Some((name.to_owned(), json!(at?.to_string())))),
@@ -222,12 +223,15 @@ mod tests {
             since: Some(Timestamp::from_micros(0)),
             ids: Some(vec![MessageId::new(); 3]),
             limit: Some(7),
-            ..Filter::route("default").unwrap().with_topic("orders").unwrap()
+            ..Filter::route("default").unwrap().with_topic("orders").unwrap().with_event_type("order.placed")
         };
         let note = AuditNote::on_messages(&actor, "purge", &filter);
         assert_eq!((note.actor.as_str(), note.operation), ("ann", "purge"));
         assert_eq!((note.route.clone(), note.topic.clone()), (filter.route.clone(), filter.topic.clone()));
-        assert_eq!(note.detail, r#"{"ids":3,"limit":7,"since":"1970-01-01T00:00:00.000000Z"}"#);
+        assert_eq!(
+            note.detail,
+            r#"{"ids":3,"limit":7,"since":"1970-01-01T00:00:00.000000Z","type":"order.placed"}"#
+        );
         let edit = Edit { payload: Some("secret".into()), ..Edit::default() };
         let note = AuditNote::edited(&actor, &Filter::all_routes(), &edit);
         assert_eq!(note.detail, r#"{"edited":["payload"]}"#);

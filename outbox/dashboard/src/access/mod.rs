@@ -144,7 +144,7 @@ impl Access {
     pub(crate) fn text(&self) -> String {
         match &self.0 {
             Mode::Loopback => "this machine only".to_owned(),
-            Mode::Tokens(users) => format!("token; {} of them known", users.len()),
+            Mode::Tokens(users) => format!("tokens; {} users known", users.len()),
             Mode::Basic(users) => format!("name and password; {} users known", users.len()),
             Mode::Proxy { header, proxies, .. } => {
                 let proxies: Vec<String> = proxies.iter().map(ToString::to_string).collect();

@@ -1,16 +1,19 @@
 // Shows the page anew every five seconds, while somebody looks and nothing is being filled in.
 "use strict";
 (() => {
-  const every = 5000;
-  const main = () => document.querySelector("main[data-live]");
-  if (!main()) return;
-  const note = () => document.querySelectorAll(".live").forEach((it) => { it.hidden = false; });
+  const here = document.querySelector("header nav [aria-current]");
+  if (here) here.scrollIntoView({ block: "nearest", inline: "center" });
   const address = new URL(location.href);
   if (address.searchParams.has("did")) {
     // A result is told once: not again when the page is loaded again.
     address.searchParams.delete("did");
     history.replaceState(null, "", address);
   }
+  const every = 5000;
+  const main = () => document.querySelector("main[data-live]");
+  if (!main()) return;
+  const note = () => document.querySelectorAll(".live").forEach((it) => { it.hidden = false; });
+  const stale = (is) => document.querySelectorAll(".stale").forEach((it) => { it.hidden = !is; });
   const busy = () => {
     const active = document.activeElement;
     const chosen = document.querySelector("main input:checked");
@@ -20,7 +23,7 @@
   const refresh = async () => {
     if (busy()) return;
     const answer = await fetch(address, { credentials: "same-origin", redirect: "error", headers: { accept: "text/html" } });
-    if (!answer.ok) return;
+    if (!answer.ok) throw new Error(answer.status);
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main[data-live]");
     if (!fresh || busy()) return;
     const old = main();
@@ -30,5 +33,5 @@
     note();
   };
   note();
-  setInterval(() => refresh().catch(() => {}), every);
+  setInterval(() => refresh().catch(() => stale(true)), every);
 })();

@@ -36,7 +36,9 @@ pub(crate) async fn act(visit: &Visit, params: &Params) -> Result<Response, Prob
     check_token(visit, params)?;
     let plan = Plan::of(visit, params)?;
     let most = params.get("most").and_then(|most| most.parse().ok());
-    let done = plan.carry_out(visit, most).await?;
+    let done = plan.carry_out(visit, most).await;
+    visit.app.measured().clear();
+    let done = done?;
     let result = plan.result(&done);
     tracing::info!(user = visit.principal.name, operation = plan.operation.name(), "{result}");
     let notice = visit.session.notice(&result, &visit.app.key, seconds(visit.now));

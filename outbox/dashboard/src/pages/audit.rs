@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 use outbox::admin::AuditEntry;
+use serde_json::Value;
 
 use crate::format::{self, number};
 use crate::problem::Problem;
@@ -31,7 +32,7 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
         } @else {
             div.scroll {
                 table.list {
-                    (list::head(&["When", "Who", "Operation", "Route", "Topic", "Key", "#Messages", "Which"]))
+                    (list::head(&["When", "Who", "Operation", "Route", "Topic", "Key", "#Messages", "~Which"]))
                     tbody { @for entry in &entries { (row(visit, entry)) } }
                 }
             }
@@ -39,6 +40,16 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
         (list::pages(visit, selection.offset, entries.len(), next))
     };
     Ok(Page::live("Audit", body))
+}
+
+/// Returns the arguments of an operation as words: `before 2030-01-31T12:00:00Z, limit 500`.
+fn detail(json: &str) -> String {
+    let Ok(Value::Object(arguments)) = serde_json::from_str(json) else { return json.to_owned() };
+    let words = arguments.iter().map(|(name, value)| match value {
+        Value::String(text) => format!("{name} {text}"),
+        other => format!("{name} {other}"),
+    });
+    words.collect::<Vec<_>>().join(", ")
 }
 
 fn row(visit: &Visit, entry: &AuditEntry) -> Markup {
@@ -60,14 +71,29 @@ fn row(visit: &Visit, entry: &AuditEntry) -> Markup {
             td data-name="Topic" { (name(entry.topic.as_ref().map(|topic| topic.as_str()))) }
             td data-name="Key" { (name(entry.key.as_ref().map(|key| key.as_str()))) }
             td.number data-name="Messages" { (number(entry.affected)) }
-            td data-name="Which" {
+            td.wide data-name="Which" {
                 @for id in entry.ids.iter().take(IDS) {
                     @let id = id.to_string();
                     a.id href=(visit.to("/message", &[("id", &id)])) title=(id) { "…" (list::tail(&id)) } " "
                 }
                 @if entry.ids.len() > IDS { span.quiet { "and more " } }
-                @if entry.detail != "{}" { code.quiet { (text::short(&entry.detail, 120)) } }
+                @if entry.detail != "{}" { span.quiet { (text::short(&detail(&entry.detail), 160)) } }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::detail;
+
+    #[test]
+    fn arguments_are_told_as_words() {
+        assert_eq!(
+            detail(r#"{"ids":3,"since":"2030-01-31T12:00:00Z"}"#),
+            "ids 3, since 2030-01-31T12:00:00Z"
+        );
+        assert_eq!(detail(r#"{"edited":["payload"]}"#), r#"edited ["payload"]"#);
+        assert_eq!(detail("no json"), "no json");
     }
 }

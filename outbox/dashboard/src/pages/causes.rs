@@ -43,7 +43,7 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
             a href=(visit.link("/dead", &chosen)) { "By message" }
             a aria-current="page" { "By cause" }
         }
-        (list::filter(visit, &["route", "topic", "key", "since", "before", "text"], &[]))
+        (list::filter(visit, &["route", "topic", "key", "type", "since", "before", "text"], &[]))
         @if groups.is_empty() {
             (empty("No dead letters.", NORMAL))
         } @else {

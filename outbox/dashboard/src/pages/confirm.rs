@@ -76,6 +76,7 @@ fn scope(params: &Params) -> maud::Markup {
         ("route", "route"),
         ("topic", "topic"),
         ("key", "key"),
+        ("type", "type"),
         ("since", "from"),
         ("before", "before"),
         ("text", "containing"),

@@ -26,7 +26,7 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
             a aria-current="page" { "By message" }
             a href=(visit.link("/causes", &chosen.without(&["cause"]))) { "By cause" }
         }
-        (list::filter(visit, &["route", "topic", "key", "id", "since", "before", "text"], &["cause"]))
+        (list::filter(visit, &["route", "topic", "key", "type", "id", "since", "before", "text"], &["cause"]))
         @if selection.cause.is_some() {
             p {
                 span.chip { "one cause" }

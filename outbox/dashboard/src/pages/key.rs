@@ -74,6 +74,10 @@ impl Story {
             Some(key) if key.held => {
                 "An operator holds the key. Nothing of it is sent until it is released.".to_owned()
             }
+            Some(key) if key.last_failure.is_none() => {
+                "The relay tries the first message now: an operator released the key, or skipped what failed."
+                    .to_owned()
+            }
             Some(_) => "The first message of the key fails. The relay tries it again, and the others wait \
                         behind it. Other keys are not delayed."
                 .to_owned(),
@@ -89,7 +93,7 @@ impl Story {
         html! {
             p.lead { (self.why()) }
             (self.fields(visit))
-            @if let Some(key) = &self.failing {
+            @if let Some(key) = self.failing.as_ref().filter(|key| key.last_failure.is_some()) {
                 (fields::compared(key.first_failure.as_ref(), key.last_failure.as_ref()))
             }
             div.buttons {
@@ -182,7 +186,8 @@ impl Story {
                 Some(_) => {
                     html! { "first attempt failed: " (fields::failure(key.first_failure.as_ref(), 200)) }
                 }
-                None => html! { "held by an operator" },
+                None if key.held => html! { "held by an operator" },
+                None => html! { "the key began to fail" },
             };
             add(key.since, "bad", began);
             if let Some(at) = key.next_attempt_at {

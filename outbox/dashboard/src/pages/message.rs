@@ -44,6 +44,8 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
 fn shown(visit: &Visit, view: View, listed: &Listed) -> Markup {
     let message = &listed.stored.message;
     let name = Params::from_iter([("route", listed.route.to_string()), ("id", message.id.to_string())]);
+    // The page of a message that is removed would tell that it is not there.
+    let back = |path: &str| name.with("back", path);
     html! {
         (facts(visit, view, listed))
         @if let Some(death) = &listed.death {
@@ -53,10 +55,10 @@ fn shown(visit: &Visit, view: View, listed: &Listed) -> Markup {
             @match view {
                 View::DeadLetters => {
                     (button(visit, Operation::Requeue, "Requeue", &name))
-                    (button(visit, Operation::Purge, "Purge", &name))
+                    (button(visit, Operation::Purge, "Purge", &back("/dead")))
                 }
                 View::History => (button(visit, Operation::Replay, "Replay", &name)),
-                View::Scheduled => (button(visit, Operation::Cancel, "Cancel", &name)),
+                View::Scheduled => (button(visit, Operation::Cancel, "Cancel", &back("/scheduled"))),
                 View::Waiting | View::Parked => {}
             }
         }

@@ -15,6 +15,10 @@ use crate::visit::Visit;
 const VIEWS: [(View, &str); 3] =
     [(View::Waiting, "Waiting"), (View::Parked, "Parked"), (View::History, "History")];
 
+/// Meaning of an empty page of waiting messages with a filter: stores look no further.
+const SEARCHED: &str = "At least 10,000 messages were searched, from the end where the list begins. Clear \
+    the filter to see all, or order the newest first.";
+
 /// Shows messages of a view.
 pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
     let asked = visit.params.get("view").unwrap_or(VIEWS[0].0.name());
@@ -38,9 +42,10 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
                 }
             }
         }
-        (list::filter(visit, &["route", "topic", "key", "id", "since", "before", "text"], &["view"]))
+        (list::filter(visit, &["route", "topic", "key", "type", "id", "since", "before", "text"], &["view"]))
         @if scan.found.is_empty() {
             @if chosen.to("").is_empty() { (nothing(view)) }
+            @else if view == View::Waiting { (empty("No message fits the filter.", SEARCHED)) }
             @else { (empty("No message fits the filter.", "Clear the filter to see all.")) }
         } @else {
             (list::messages(visit, view, &scan.found, operations))

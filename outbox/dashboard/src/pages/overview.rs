@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use maud::{Markup, html};
-use outbox::backend::{Backlog, Unserved};
+use outbox::Timestamp;
+use outbox::admin::RouteStatus;
+use outbox::backend::{Backlog, Paused, Unserved};
 use outbox::relay::{ReasonKind, Status};
-use outbox::{Route, Timestamp};
 
 use crate::format::{self, age, count, number};
 use crate::problem::Problem;
@@ -16,8 +17,13 @@ use crate::view::{Page, list};
 use crate::visit::Visit;
 
 /// Reasons of a relay's health that this page shows itself, with links.
-const SHOWN: &[ReasonKind] =
-    &[ReasonKind::DeadLetters, ReasonKind::HeldKeys, ReasonKind::OldestAge, ReasonKind::UnservedRoute];
+const SHOWN: &[ReasonKind] = &[
+    ReasonKind::DeadLetters,
+    ReasonKind::HeldKeys,
+    ReasonKind::OldestAge,
+    ReasonKind::Paused,
+    ReasonKind::UnservedRoute,
+];
 
 /// Age of the oldest message from which it needs attention.
 const OLD: Duration = Duration::from_secs(60);
@@ -44,9 +50,9 @@ const HEAD: &[&str] = &[
 /// Shows it.
 pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
     let mut routes = Vec::new();
-    for route in visit.app.routes().await? {
-        let backlog = visit.ask(visit.store().backlog(&route)).await?;
-        routes.push((route, backlog));
+    for status in visit.app.routes().await? {
+        let backlog = visit.app.backlog(&status.route).await?;
+        routes.push((status, backlog));
     }
     let unserved = visit.ask(visit.store().unserved(OLD)).await?;
     let body = html! {
@@ -60,7 +66,7 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
 }
 
 /// Shows what needs attention, or that nothing does.
-fn attention(visit: &Visit, routes: &[(Route, Backlog)], unserved: &[Unserved]) -> Markup {
+fn attention(visit: &Visit, routes: &[(RouteStatus, Backlog)], unserved: &[Unserved]) -> Markup {
     let mut found: Vec<(&str, Markup)> = Vec::new();
     if let Some(relay) = &visit.app.relay {
         let health = relay.health();
@@ -79,9 +85,14 @@ fn attention(visit: &Visit, routes: &[(Route, Backlog)], unserved: &[Unserved]) 
             },
         ));
     }
-    for (route, backlog) in routes {
-        let name = route.as_str();
+    for (status, backlog) in routes {
+        let (route, name) = (&status.route, status.route.as_str());
         let is_unserved = unserved.iter().any(|it| it.route == *route);
+        if let Some(paused) = paused(&status.paused) {
+            let to = visit.to("/topics", &[("route", name)]);
+            found
+                .push(("warn", html! { (of(name)) a href=(to) { (paused) } ", until an operator resumes." }));
+        }
         if let Some(oldest) = backlog.oldest_age.filter(|oldest| *oldest > OLD && !is_unserved) {
             found.push(("warn", html! { (of(name)) "the oldest message has waited for " (age(oldest)) "." }));
         }
@@ -105,12 +116,22 @@ fn of(route: &str) -> Markup {
     html! { "Route " b { bdi { (text::short(route, 64)) } } ": " }
 }
 
+/// Says what of a route is paused.
+fn paused(paused: &Paused) -> Option<String> {
+    match paused.topics.as_slice() {
+        _ if paused.route => Some("the route is paused".to_owned()),
+        [] => None,
+        [topic] => Some(format!("the topic {} is paused", text::short(topic.as_str(), 64))),
+        topics => Some(format!("{} are paused", count(topics.len() as u64, "topic"))),
+    }
+}
+
 fn decide(visit: &Visit, route: &str, path: &str, what: &str) -> Markup {
     html! { (of(route)) a href=(visit.to(path, &[("route", route)])) { (what) } ", until an operator decides." }
 }
 
 /// Shows the figures of all routes.
-fn tiles(visit: &Visit, routes: &[(Route, Backlog)]) -> Markup {
+fn tiles(visit: &Visit, routes: &[(RouteStatus, Backlog)]) -> Markup {
     let sum = |figure: fn(&Backlog) -> u64| routes.iter().map(|(_, backlog)| figure(backlog)).sum::<u64>();
     let more = routes.iter().any(|(_, backlog)| backlog.pending_is_at_least);
     let oldest = routes.iter().filter_map(|(_, backlog)| backlog.oldest_age).max();
@@ -203,7 +224,7 @@ fn charts(visit: &Visit) -> Markup {
     }
 }
 
-fn table(visit: &Visit, routes: &[(Route, Backlog)], unserved: &[Unserved]) -> Markup {
+fn table(visit: &Visit, routes: &[(RouteStatus, Backlog)], unserved: &[Unserved]) -> Markup {
     let quiet =
         |number: u64| html! { @if number == 0 { span.quiet { "0" } } @else { (format::number(number)) } };
     html! {
@@ -211,8 +232,8 @@ fn table(visit: &Visit, routes: &[(Route, Backlog)], unserved: &[Unserved]) -> M
             table.list {
                 (list::head(HEAD))
                 tbody {
-                    @for (route, backlog) in routes {
-                        @let name = route.as_str();
+                    @for (status, backlog) in routes {
+                        @let (route, name) = (&status.route, status.route.as_str());
                         tr {
                             td data-name="Route" {
                                 a href=(visit.to("/topics", &[("route", name)])) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 use outbox::Route;
-use outbox::admin::{BucketOwner, Ownership};
+use outbox::admin::{BucketOwner, Ownership, RouteStatus};
 use outbox::backend::RelayId;
 
 use crate::format::{self, age, count};
@@ -39,11 +39,12 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
 }
 
 /// Shows the routes, of which one is chosen.
-pub(crate) fn routes_as_tabs(visit: &Visit, path: &str, routes: &[Route], chosen: &Route) -> Markup {
+pub(crate) fn routes_as_tabs(visit: &Visit, path: &str, routes: &[RouteStatus], chosen: &Route) -> Markup {
+    let routes: Vec<&Route> = routes.iter().map(|status| &status.route).collect();
     html! {
-        @if routes.len() > 1 || routes.first() != Some(chosen) {
+        @if routes.len() > 1 || !routes.contains(&chosen) {
             p.tabs {
-                @for route in routes.iter().chain((!routes.contains(chosen)).then_some(chosen)) {
+                @for route in routes.iter().copied().chain((!routes.contains(&chosen)).then_some(chosen)) {
                     @let (to, is_here) = (visit.to(path, &[("route", route.as_str())]), route == chosen);
                     a href=(to) aria-current=[is_here.then_some("page")] {
                         bdi { (text::short(route.as_str(), 40)) }

@@ -20,7 +20,7 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
     let scan = scan(visit, View::Scheduled, &selection, selection.offset, PAGE).await?;
     let chosen = visit.params.only(NAMES);
     let body = html! {
-        (list::filter(visit, &["route", "topic", "key", "id", "since", "before", "text"], &[]))
+        (list::filter(visit, &["route", "topic", "key", "type", "id", "since", "before", "text"], &[]))
         @if scan.found.is_empty() {
             @if chosen.to("").is_empty() {
                 (empty("No message is scheduled.", NORMAL))

@@ -31,9 +31,8 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
     let route = Selection::of(&visit.params, visit.now)?.filter.route.unwrap_or_default();
     let routes = visit.app.routes().await?;
     let figures = visit.ask(visit.store().topics(&route)).await?;
-    let paused = visit.ask(visit.store().routes()).await?;
-    let paused = paused.into_iter().find(|status| status.route == route);
-    let paused = paused.map(|status| status.paused).unwrap_or_default();
+    let paused = routes.iter().find(|status| status.route == route);
+    let paused = paused.map(|status| status.paused.clone()).unwrap_or_default();
     let is_at_least = figures.iter().any(|figures| figures.is_at_least);
     let name = Params::from_iter([("route", route.as_str())]);
     let body = html! {

@@ -87,12 +87,13 @@ fn common(first: &str, last: &str) -> (usize, usize) {
 }
 
 /// Shows the button of an operation, for those who may carry it out. What asks first leads to the
-/// page that asks.
+/// page that asks. The operation leads back to this page, or to the `back` of its target.
 pub(crate) fn button(visit: &Visit, operation: Operation, label: &str, target: &Params) -> Markup {
     let back = visit.link("", &visit.params.without(&["did"]));
     let back =
         back.strip_prefix(&visit.base).map_or_else(String::new, |query| format!("{}{query}", visit.path));
-    let target = target.with("op", operation.name()).with("back", back);
+    let target = target.with("op", operation.name());
+    let target = if target.get("back").is_some() { target } else { target.with("back", back) };
     let class = if operation.removes() { "button danger" } else { "button" };
     html! {
         @if !visit.may_act() {

@@ -18,10 +18,11 @@ const FIELDS: &[(&str, &str, &str)] = &[
     ("route", "Route", "all"),
     ("topic", "Topic", "all"),
     ("key", "Key", "all"),
+    ("type", "Type", "all"),
     ("id", "Id", "all"),
     ("since", "From", "2h, or 2030-01-31 12:00"),
     ("before", "Before", "UTC, or how long ago"),
-    ("text", "Contains", "error, type, key"),
+    ("text", "Contains", "error, topic, key"),
 ];
 
 /// Shows the filter of a list, with these fields and parameters that stay.
@@ -139,6 +140,7 @@ pub(crate) fn messages(visit: &Visit, view: View, found: &[Listed], operations: 
         @if chooses {
             form.choose method="get" action={ (visit.base) "/confirm" } {
                 input type="hidden" name="back" value=(back);
+                input type="hidden" name="chosen" value="1";
                 @if let Some(route) = visit.params.get("route") {
                     input type="hidden" name="route" value=(route);
                 }

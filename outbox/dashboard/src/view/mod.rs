@@ -70,7 +70,13 @@ pub(crate) fn answer(visit: &Visit, page: Result<Page, Problem>) -> Response {
 
 /// Returns the answer to somebody who is not let in.
 pub(crate) fn problem_alone(app: &App, base: &str, problem: &Problem) -> Response {
-    html_response(problem.status, &bare(app, base, problem.title, &self::problem(app, problem)))
+    let body = html! {
+        (self::problem(app, problem))
+        @if problem.code == "unauthorized" && app.gate.access().has_form() {
+            div.buttons { a.button href={ (base) "/login" } { "Log in" } }
+        }
+    };
+    html_response(problem.status, &bare(app, base, problem.title, &body))
 }
 
 /// Returns an answer.
@@ -157,6 +163,7 @@ fn framed(visit: &Visit, page: &Page) -> Markup {
                         "Read " time datetime=(visit.now) { (format::at(visit.now)) } " UTC. "
                         "Ages are of the database's clock; other times are UTC."
                         span.live hidden { " Refreshes every 5 seconds." }
+                        strong.stale hidden { " The last refresh failed: this is what was there before." }
                     }
                 }
             }

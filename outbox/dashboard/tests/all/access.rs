@@ -112,6 +112,8 @@ async fn a_token_is_typed_into_a_form_and_forgotten_at_the_end() {
     assert_eq!(out.location(), "/login");
     assert!(out.headers["set-cookie"].to_str().unwrap().contains("Max-Age=0"), "{out:?}");
     browser.get("/dead").await.is(303);
+    // A page that is still open.
+    browser.send(&page.form("Log out")).await.is(401).says("href=\"/login\"");
     // The form of one browser is of no use in another.
     browser.another().send(&form.with("secret", OPERATOR)).await.is(403);
 }
@@ -229,7 +231,7 @@ async fn every_answer_tells_browsers_what_they_may_do() {
             assert_eq!(of("x-content-type-options"), "nosniff");
             assert_eq!(
                 (of("cache-control"), of("referrer-policy")),
-                ("no-store".to_owned(), "no-referrer".to_owned())
+                ("no-store".to_owned(), "same-origin".to_owned())
             );
         }
     }

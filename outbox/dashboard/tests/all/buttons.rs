@@ -64,6 +64,41 @@ async fn chosen_dead_letters_are_purged() {
 }
 
 #[tokio::test]
+async fn a_button_for_chosen_messages_takes_none_that_was_not_chosen() {
+    let world = World::full().await;
+    let browser = world.browser();
+    for (path, operation) in [
+        ("/dead", "requeue"),
+        ("/dead", "purge"),
+        ("/scheduled", "cancel"),
+        ("/messages?view=history", "replay"),
+    ] {
+        // As a browser sends the form of the list, with nothing chosen.
+        let page = browser.get(path).await.is(200);
+        let form = page.body.split("class=\"choose\"").nth(1).unwrap().split("</form>").next().unwrap();
+        assert!(form.contains(&format!("name=\"op\" value=\"{operation}\"")), "{form}");
+        assert!(form.contains("name=\"chosen\" value=\"1\""), "{form}");
+        let asked = format!("/confirm?chosen=1&route=default&op={operation}");
+        browser.get(&asked).await.is(400).says("no message is chosen");
+    }
+}
+
+#[tokio::test]
+async fn a_removed_message_leads_back_to_its_list() {
+    let world = World::full().await;
+    let browser = world.browser();
+    let id = world.view(View::DeadLetters).await[0].stored.message.id;
+    browser
+        .press(&format!("/message?id={id}"), "Purge")
+        .await
+        .says("Purged 1 dead letter.")
+        .says("No dead letters.");
+    let id = world.view(View::Scheduled).await[0].stored.message.id;
+    let said = "Canceled 1 scheduled message.";
+    browser.press(&format!("/message?id={id}"), "Cancel").await.says(said).says("No message is scheduled.");
+}
+
+#[tokio::test]
 async fn what_comes_after_the_question_is_not_hit() {
     let world = World::full().await;
     let browser = world.browser();

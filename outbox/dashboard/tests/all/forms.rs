@@ -70,6 +70,16 @@ async fn another_site_can_send_nothing() {
 }
 
 #[tokio::test]
+async fn a_form_of_our_own_page_is_taken_though_its_origin_is_hidden() {
+    let world = World::full().await;
+    let browser = world.browser();
+    // As a browser sends it, where a proxy has added the referrer policy `no-referrer`.
+    let hidden = [("origin", "null"), ("sec-fetch-site", "same-origin")];
+    browser.send_from(&form(OPERATIONS[4], &token(&browser).await), &hidden).await.is(303);
+    browser.send_from(&form(OPERATIONS[4], ""), &hidden).await.is(403).says("form-token");
+}
+
+#[tokio::test]
 async fn a_token_of_another_session_or_none_does_nothing() {
     let world = World::full().await;
     let (ours, theirs) = (world.browser(), world.browser());

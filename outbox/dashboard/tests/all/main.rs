@@ -10,4 +10,5 @@ mod hostile;
 mod mounted;
 mod pages;
 mod paging;
+mod stores;
 mod world;

@@ -55,6 +55,30 @@ async fn a_key_has_its_timeline_and_both_errors() {
 }
 
 #[tokio::test]
+async fn a_key_that_an_operator_released_tells_no_error() {
+    let world = World::full().await;
+    let browser = world.browser();
+    browser.press("/key?topic=orders&key=waiting", "Hold").await.says("An operator holds the key.");
+    browser.press("/key?topic=orders&key=waiting", "Release: try again now").await;
+    browser
+        .get("/key?topic=orders&key=waiting")
+        .await
+        .says("an operator released the key")
+        .hides("none recorded")
+        .hides("held by an operator");
+}
+
+#[tokio::test]
+async fn pauses_need_attention() {
+    let world = World::full().await;
+    let browser = world.browser();
+    browser.press("/topics", "Pause").await;
+    browser.get("/").await.is(200).says("the topic orders is paused");
+    browser.press("/topics", "Pause the route").await;
+    browser.get("/").await.is(200).says("the route is paused").hides("the topic orders is paused");
+}
+
+#[tokio::test]
 async fn a_message_is_shown_wherever_it_is() {
     let world = World::full().await;
     let browser = world.browser();

@@ -1,4 +1,4 @@
-//! An outbox in memory with messages in every state, and a browser.
+//! An outbox with messages in every state, and a browser.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use outbox::backend::{
 use outbox::error::Failure;
 use outbox::memory::MemoryStore;
 use outbox::message::Outgoing;
-use outbox::{Admin, Message, MessageId, Route, Store, Transactional};
+use outbox::{Message, MessageId, Route, Transactional};
 use outbox_dashboard::{Dashboard, DashboardBuilder};
 use tower::ServiceExt;
 
@@ -24,16 +24,29 @@ use tower::ServiceExt;
 pub(crate) const PAGES: [&str; 9] =
     ["/", "/keys", "/dead", "/causes", "/messages", "/scheduled", "/relays", "/topics", "/audit"];
 
-/// An outbox.
-pub(crate) struct World {
-    pub(crate) store: MemoryStore,
+/// An outbox, in memory unless a test brings a store.
+pub(crate) struct World<S = MemoryStore> {
+    pub(crate) store: S,
     relay: RelayId,
 }
 
 impl World {
     /// Creates an empty outbox that keeps a history.
     pub(crate) fn new() -> Self {
-        let store = MemoryStore::builder().history(Duration::from_secs(3_600)).build();
+        Self::of(MemoryStore::builder().history(Duration::from_secs(3_600)).build())
+    }
+
+    /// Creates an outbox with a message in each state.
+    pub(crate) async fn full() -> Self {
+        let world = Self::new();
+        world.fill().await;
+        world
+    }
+}
+
+impl<S: Transactional + Clone> World<S> {
+    /// Returns the outbox of a store.
+    pub(crate) fn of(store: S) -> Self {
         Self { store, relay: RelayId::new() }
     }
 
@@ -132,22 +145,20 @@ impl World {
         self.store.settle(&Route::default(), &[row]).await.unwrap();
     }
 
-    /// Creates an outbox with a message in each state, of the keys `waiting`, `failing`, `held`,
-    /// `dead`, `past` and `later`.
-    pub(crate) async fn full() -> Self {
-        let world = Self::new();
-        let failing = world.order("failing").await;
-        world.fail(failing, "no such column: total", false).await;
-        let held = world.order("held").await;
-        world.fail(held, "no such table: orders", true).await;
-        let dead = world.order("dead").await;
-        world.bury(dead, "order 17: no such column").await;
-        let past = world.order("past").await;
-        world.deliver(past).await;
-        world.order("waiting").await;
+    /// Makes a message in each state, of the keys `waiting`, `failing`, `held`, `dead`, `past` and
+    /// `later`.
+    pub(crate) async fn fill(&self) {
+        let failing = self.order("failing").await;
+        self.fail(failing, "no such column: total", false).await;
+        let held = self.order("held").await;
+        self.fail(held, "no such table: orders", true).await;
+        let dead = self.order("dead").await;
+        self.bury(dead, "order 17: no such column").await;
+        let past = self.order("past").await;
+        self.deliver(past).await;
+        self.order("waiting").await;
         let due = outbox::Timestamp::now().plus(Duration::from_secs(7_200));
-        world.append(vec![Outgoing::from(order("later")).due_at(due)]).await;
-        world
+        self.append(vec![Outgoing::from(order("later")).due_at(due)]).await;
     }
 }
 

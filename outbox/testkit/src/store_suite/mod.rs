@@ -295,6 +295,7 @@ macro_rules! __store_properties {
             }
             overview {
                 waiting_messages_are_filtered_and_paged
+                a_filter_selects_messages_of_a_type
                 only_what_is_to_be_published_waits
                 each_bucket_tells_its_owner
                 a_relay_that_is_gone_owns_nothing

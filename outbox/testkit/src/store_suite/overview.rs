@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::admin::{Filter, RouteStatus, TopicFigures};
-use outbox_contract::backend::{BUCKETS, Epoch, Then};
+use outbox_contract::admin::{Edit, Filter, RouteStatus, TopicFigures};
+use outbox_contract::backend::{BUCKETS, Epoch, Then, View};
 use outbox_contract::{Admin, Key, MessageId, Outgoing, Route, Store, Timestamp, Transactional};
 
 use super::StoreHarness;
@@ -77,6 +77,64 @@ pub async fn waiting_messages_are_filtered_and_paged<H: StoreHarness>(harness: &
     let later = Filter { since: Some(times[3]), ..of_route.clone() };
     assert_eq!(waiting(&*store, &later).await.len(), 2);
     assert_eq!(waiting(&*store, &of_route.with_before(times[3])).await.len(), 3);
+}
+
+/// Every list of messages, and every operation on messages, is limited to a type, by its exact name.
+/// Keys have none, and are listed whatever it is.
+pub async fn a_filter_selects_messages_of_a_type<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let of_type = |event_type: &str| Filter::all_routes().with_event_type(event_type);
+    let listed = async |view: View, event_type: &str| -> Vec<MessageId> {
+        let found = store.browse(view, &of_type(event_type)).await.expect("messages are listed");
+        found.into_iter().map(|listed| listed.stored.message.id).collect()
+    };
+    // Names that a comparison could take for each other.
+    let types = ["suite.a", "suite.A", "suite.ab"];
+    let mut all = Vec::new();
+    for (at, event_type) in types.iter().enumerate() {
+        let mut one = message("orders", &format!("key {at}"));
+        one.event_type = (*event_type).into();
+        all.push(one);
+    }
+    let same = async |view: View| {
+        for (one, event_type) in all.iter().zip(types) {
+            assert_eq!(listed(view, event_type).await, [one.id], "{} of {event_type}", view.name());
+        }
+        assert!(listed(view, "suite").await.is_empty());
+    };
+
+    write(&*store, all.clone()).await;
+    same(View::Waiting).await;
+    relay.settle(&relay.read().await).await;
+    if harness.capabilities().history {
+        same(View::History).await;
+        assert_eq!(store.replay(&of_type("suite.A")).await.expect("replayed"), 1);
+        assert_eq!(waiting(&*store, &Filter::all_routes()).await, [all[1].id]);
+        relay.settle(&relay.read().await).await;
+    }
+    write(&*store, all.clone()).await;
+    for stored in &relay.read().await {
+        relay.fail(std::slice::from_ref(stored), LATER).await;
+    }
+    same(View::Parked).await;
+    let keys = store.failing_keys(&of_type("suite.a")).await.expect("keys are listed");
+    assert_eq!(keys.len(), 3, "keys have no type");
+    for one in &all {
+        store.skip(&relay.route, &one.key_id()).await.expect("a failing key is skipped");
+    }
+    same(View::DeadLetters).await;
+    assert_eq!(store.purge(&of_type("suite.ab")).await.expect("purged"), 1);
+    assert_eq!(store.requeue(&of_type("suite.ab")).await.expect("requeued"), 0);
+    assert_eq!(store.requeue(&of_type("suite.A")).await.expect("requeued"), 1);
+    let edit = Edit { payload: Some("{}".into()), ..Edit::default() };
+    let none = store.requeue_edited(&of_type("suite.A"), &edit).await.expect("nothing is chosen");
+    assert_eq!(none, None, "the only dead letter is of another type");
+    let edited = store.requeue_edited(&of_type("suite.a"), &edit).await.expect("requeued");
+    assert_eq!(edited, Some(all[0].id));
+    let due_at = Timestamp::now().plus(Duration::from_secs(3_600));
+    write(&*store, all.iter().map(|one| Outgoing::from(one.clone()).due_at(due_at))).await;
+    same(View::Scheduled).await;
 }
 
 /// Only what is to be published waits: not what is parked, dead, scheduled, settled or uncommitted.

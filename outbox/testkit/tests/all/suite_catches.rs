@@ -8,7 +8,7 @@ use crate::broken_store::{Broken, Bug};
 use futures_util::FutureExt;
 use outbox_testkit::store_suite::{
     append, audit, dead_letters, due, failing, fence, fetch, handled, identity, inbox, lease, operators,
-    order, schedule, settle, stripes, upkeep,
+    order, overview, schedule, settle, stripes, upkeep,
 };
 
 /// Asserts that a test of the suite fails on the store with this bug. It must pass on the same
@@ -34,6 +34,8 @@ catches! { fresh_with:
         SwapsAppended, order::messages_of_one_append_keep_their_order;
     the_suite_catches_an_edit_that_is_forgotten:
         EditsNothing, dead_letters::an_edited_dead_letter_joins_its_new_key_at_the_end;
+    the_suite_catches_a_requeue_that_takes_every_type:
+        RequeuesEveryType, overview::a_filter_selects_messages_of_a_type;
     the_suite_catches_a_requeue_of_what_is_wrong_all_the_same:
         EditsNothing, dead_letters::an_edit_that_makes_no_message_changes_nothing;
     the_suite_catches_a_dead_letter_that_is_lost_with_a_refused_edit:

@@ -223,6 +223,7 @@ pub(super) fn covers(filter: &Filter, route: &Route, message: &Message, at: Time
     filter.route.as_ref().is_none_or(|wanted| wanted == route)
         && filter.topic.as_ref().is_none_or(|wanted| *wanted == message.topic)
         && filter.key.as_ref().is_none_or(|wanted| *wanted == message.order_key())
+        && filter.event_type.as_ref().is_none_or(|wanted| **wanted == *message.event_type)
         && filter.ids.as_ref().is_none_or(|ids| ids.contains(&message.id))
         && is_within(filter, at)
 }

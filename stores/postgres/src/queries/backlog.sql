@@ -11,14 +11,19 @@ with owned as materialized (
 ), start as materialized (
     select least(case when count(*) = 256 then min(coalesce(o.given, o.mark, 0)) else 0 end, $3::bigint - 1) as low_water from owned o
 ), looked as materialized (
-    select m.route, m.bucket
-    from outbox_message m
-    where m.position > (select s.low_water from start s)
-    order by m.position
-    limit $2
+    -- Counted while it is read: the rows themselves would go to a file.
+    select m.route = $1 as is_here, m.bucket, count(*) as n
+    from (
+        select m.route, m.bucket
+        from outbox_message m
+        where m.position > (select s.low_water from start s)
+        order by m.position
+        limit $2
+    ) m
+    group by m.route = $1, m.bucket
 )
-select (select count(*) from looked l where l.route = $1) as pending,
-       (select count(*) from looked) as looked,
+select (select coalesce(sum(l.n), 0)::bigint from looked l where l.is_here) as pending,
+       (select coalesce(sum(l.n), 0)::bigint from looked l) as looked,
        -- Deeper than the counting limit, but not through a backlog of other routes of any size.
        (select o.appended_at
         from (select m.route, m.appended_at, m.position from outbox_message m where m.position > (select s.low_water from start s)
@@ -35,9 +40,10 @@ select (select count(*) from looked l where l.route = $1) as pending,
        (select count(*) from (select from outbox_key k where k.route || '' = $1 and k.held limit $2) c) as held_keys,
        (select count(*) from (select from outbox_dead d where d.route = $1 limit $2) c) as dead,
        (select count(*) from (select from outbox_scheduled s where s.route = $1 limit $2) c) as scheduled,
-       (select count(*) from (
-            select l.bucket from looked l where l.route = $1
+       -- Mostly every bucket has an owner, and nothing has to be read for it.
+       case when (select count(*) from owned o where o.live) = 256 then 0 else (select count(*) from (
+            select l.bucket from looked l where l.is_here
             union
             select k.bucket from (select k.bucket from outbox_key k where k.route = $1 limit $2) k
-        ) w where w.bucket not in (select o.bucket from owned o where o.live)) as unowned_buckets,
+        ) w where w.bucket not in (select o.bucket from owned o where o.live)) end as unowned_buckets,
        outbox_now() as now

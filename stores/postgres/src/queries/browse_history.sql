@@ -1,12 +1,14 @@
 -- Delivered messages, the oldest first, as many as fit.
 -- $1 route, $2 topic, $3 key (null: any), $4 ids (null: any), $5 since, $6 before (null: any), $7 how many, $8 how many to pass over, $9 how
 -- many bytes of content; the first one comes whatever it has. Sizes are known without reading content.
+-- $10 type (null: any).
 with page as materialized (
     select h.number, h.delivered_at, (octet_length(h.headers) + octet_length(h.payload))::bigint as size
     from outbox_history h
     where ($1::text is null or h.route = $1)
       and ($2::text is null or h.topic = $2)
       and ($3::text is null or h.order_key = $3)
+      and ($10::text is null or h.event_type = $10)
       and ($4::uuid[] is null or h.id = any($4))
       and ($5::bigint is null or h.delivered_at >= $5)
       and ($6::bigint is null or h.delivered_at < $6)

@@ -1,12 +1,14 @@
 -- Parked messages, key by key, in the order in which they will go out, as many as fit.
 -- $1 route, $2 topic, $3 key (null: any), $4 ids (null: any), $5 since, $6 before (null: any), $7 how many, $8 how many to pass over, $9 how
 -- many bytes of content; the first one comes whatever it has. Sizes are known without reading content.
+-- $10 type (null: any).
 with page as materialized (
     select q.route, q.topic, q.order_key, q.position, q.id, (octet_length(q.headers) + octet_length(q.payload))::bigint as size
     from outbox_parked q
     where ($1::text is null or q.route = $1)
       and ($2::text is null or q.topic = $2)
       and ($3::text is null or q.order_key = $3)
+      and ($10::text is null or q.event_type = $10)
       and ($4::uuid[] is null or q.id = any($4))
       and ($5::bigint is null or q.parked_at >= $5)
       and ($6::bigint is null or q.parked_at < $6)

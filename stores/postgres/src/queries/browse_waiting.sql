@@ -1,18 +1,20 @@
 -- Messages to publish, the oldest position first, as many as fit.
 -- $1 route, $2 topic, $3 key (null: any), $4 ids (null: any), $5 since, $6 before (null: any), $7 how many, $8 how many to pass over, $9 how
--- many bytes of content; the first one comes whatever it has; $10 how many are looked at. Sizes are known without reading content. The primary key
+-- many bytes of content; the first one comes whatever it has; $11 how many are looked at. Sizes are known without reading content. The primary key
 -- gives the order, so nothing is read behind the last message of the page.
+-- $10 type (null: any).
 with page as materialized (
     select l.position, l.size
     from (
-        select m.position, m.id, m.route, m.topic, m.key, m.appended_at, (octet_length(m.headers) + octet_length(m.payload))::bigint as size
+        select m.position, m.id, m.route, m.topic, m.key, m.event_type, m.appended_at, (octet_length(m.headers) + octet_length(m.payload))::bigint as size
         from outbox_message m
         order by m.position asc
-        limit $10
+        limit $11
     ) l
     where ($1::text is null or l.route = $1)
       and ($2::text is null or l.topic = $2)
       and ($3::text is null or coalesce(l.key, l.id::text) = $3)
+      and ($10::text is null or l.event_type = $10)
       and ($4::uuid[] is null or l.id = any($4))
       and ($5::bigint is null or l.appended_at >= $5)
       and ($6::bigint is null or l.appended_at < $6)

@@ -1,12 +1,15 @@
 -- Figures of the topics of a route: $1 route. Counts of each kind stop at $2 rows. A row without a topic counts rows of other routes that were
 -- looked at.
 with looked as materialized (
-    select m.route, m.topic, m.appended_at from outbox_message m order by m.position limit $2::bigint
+    -- Counted while it is read: the rows themselves would go to a file.
+    select m.route, m.topic, count(*) as n, min(m.appended_at) as oldest
+    from (select m.route, m.topic, m.appended_at from outbox_message m order by m.position limit $2::bigint) m
+    group by m.route, m.topic
 )
-select 'waiting' as kind, l.topic, count(*) as count, min(l.appended_at) as oldest, outbox_now() as now
-from looked l where l.route = $1::text group by l.topic
+select 'waiting' as kind, l.topic, l.n as count, l.oldest, outbox_now() as now
+from looked l where l.route = $1::text
 union all
-select 'waiting', null, count(*), null, outbox_now() from looked l where l.route <> $1
+select 'waiting', null, coalesce(sum(l.n), 0)::bigint, null, outbox_now() from looked l where l.route <> $1
 union all
 select 'parked', p.topic, count(*), min(p.appended_at), outbox_now()
 from (select p.topic, p.appended_at from outbox_parked p where p.route = $1 limit $2) p group by p.topic

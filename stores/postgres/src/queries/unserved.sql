@@ -7,11 +7,11 @@ with recursive served as materialized (
     from outbox_relay r
     where r.expires_at > outbox_now() and r.expires_at <= outbox_now() + 2 * r.lasts
 ), looked as materialized (
-    select m.route, m.position, m.appended_at, m.route not in (select s.route from served s) as unserved
-    from outbox_message m
-    where m.position > $2
-    order by m.position
-    limit $1
+    -- The first of each route: the rows themselves would go to a file.
+    select m.route, min(m.position) as position, min(m.appended_at) as appended_at,
+           m.route not in (select s.route from served s) as unserved
+    from (select m.route, m.position, m.appended_at from outbox_message m where m.position > $2 order by m.position limit $1) m
+    group by m.route
 ), overdue as materialized (
     select s.route, s.due_at from outbox_scheduled s where s.due_at <= (select outbox_now()) order by s.due_at limit $1
 ), parked (route, turn) as (
@@ -28,10 +28,9 @@ with recursive served as materialized (
     left join outbox_relay r on r.route = l.route and r.relay = l.relay
     group by s.route
 )
-select l.route, min(l.appended_at) as since, outbox_now() as now, null::bigint as next
+select l.route, l.appended_at as since, outbox_now() as now, null::bigint as next
 from looked l
 where l.unserved
-group by l.route
 union all
 select o.route, min(o.due_at), outbox_now(), null
 from overdue o

@@ -2,12 +2,14 @@
 -- ?1 route, ?2 topic, ?3 key (null: any), ?4 ids as hexadecimal (JSON; null: any), ?5 since, ?6 before (null: any), ?7 how many,
 -- ?8 how many to pass over, ?9 how many bytes of content; the first one comes whatever it has. Sizes are known without reading
 -- content; nothing is sorted that has any: the join goes along the page.
+-- ?10 type (null: any).
 with page as materialized (
     select due_at, number, octet_length(headers) + octet_length(payload) as size
     from outbox_scheduled
     where (?1 is null or route = ?1)
       and (?2 is null or topic = ?2)
       and (?3 is null or key = ?3)
+      and (?10 is null or event_type = ?10)
       and (?4 is null or hex(id) in (select value from json_each(?4)))
       and (?5 is null or due_at >= ?5)
       and (?6 is null or due_at < ?6)

@@ -1,5 +1,6 @@
 -- Deletes dead letters permanently, the oldest first.
 -- ?1 route, ?2 topic, ?3 key (null: any), ?4 ids as hexadecimal (JSON; null: any), ?5 since, ?6 before (null: any), ?7 how many.
+-- ?8 type (null: any).
 delete from outbox_dead
 where number in (
     select number
@@ -7,6 +8,7 @@ where number in (
     where (?1 is null or route = ?1)
       and (?2 is null or topic = ?2)
       and (?3 is null or order_key = ?3)
+      and (?8 is null or event_type = ?8)
       and (?4 is null or hex(id) in (select value from json_each(?4)))
       and (?5 is null or died_at >= ?5)
       and (?6 is null or died_at < ?6)

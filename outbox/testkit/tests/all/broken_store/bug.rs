@@ -59,6 +59,7 @@ pub(crate) enum Bug {
     IgnoresHolds,
     IgnoresPauses,
     RequeuesBackwards,
+    RequeuesEveryType,
     EditsNothing,
     LosesRefusedEdits,
     ReplaysUnderNewIds,

@@ -417,6 +417,10 @@ impl StoreLayer for BrokenStore {
     async fn append_again(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError> {
         match (archive, self.bug) {
             (Archive::DeadLetters, Some(Bug::RequeuesBackwards)) => self.requeue_backwards(filter).await,
+            (Archive::DeadLetters, Some(Bug::RequeuesEveryType)) => {
+                let every = Filter { event_type: None, ..filter.clone() };
+                self.inner.append_again(archive, &every).await
+            }
             (Archive::History, Some(Bug::ReplaysUnderNewIds)) => self.replay_under_new_ids(filter).await,
             _ => self.inner.append_again(archive, filter).await,
         }

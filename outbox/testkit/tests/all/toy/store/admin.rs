@@ -341,7 +341,8 @@ pub(super) fn death(state: &KeyState, id: MessageId, reason: &str) -> Death {
 
 pub(super) fn selects_listed(filter: &Filter, listed: &Listed) -> bool {
     let message = &listed.stored.message;
-    selects(filter, &listed.route, &message.key_id(), [message.id], listed.at)
+    filter.event_type.as_ref().is_none_or(|wanted| **wanted == *message.event_type)
+        && selects(filter, &listed.route, &message.key_id(), [message.id], listed.at)
 }
 
 pub(super) fn selects(
