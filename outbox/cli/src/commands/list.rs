@@ -34,9 +34,10 @@ pub(crate) async fn messages(app: &App, what: args::View) -> Outcome {
 async fn list(app: &App, view: View, filter: &FilterArgs) -> Outcome {
     let store = app.store().await?;
     let (mut shown, most) = (0, filter.shown());
+    let time = filter.between(&*store).await?;
     let mut rows = Vec::new();
     while shown < most {
-        let page = store.browse(view, &filter.page(filter.offset + shown, most - shown)).await?;
+        let page = store.browse(view, &filter.page(time, filter.offset + shown, most - shown)).await?;
         if page.is_empty() {
             break;
         }
@@ -53,7 +54,7 @@ async fn list(app: &App, view: View, filter: &FilterArgs) -> Outcome {
     }
     if shown == most && most > 0 {
         let next = filter.offset + shown;
-        if !store.browse(view, &filter.page(next, 1)).await?.is_empty() {
+        if !store.browse(view, &filter.page(time, next, 1)).await?.is_empty() {
             remark(&format!("there are more: continue with --offset {next}"));
         }
     }
