@@ -9,10 +9,10 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use outbox::admin::Filter;
 use outbox::message::DueTime;
-use outbox::{Consumer, Key, MessageId, Route, Timestamp, Topic};
+use outbox::{Consumer, Key, MessageId, Route, Topic};
 
 use crate::exit::CODES;
-use crate::time;
+use crate::time::{self, Past};
 
 pub(crate) use select::{FilterArgs, MessageFilter, Select, SelectKeys};
 
@@ -344,12 +344,12 @@ pub(crate) struct ForgetArgs {
     /// Only of this key
     #[arg(long, group = "handled")]
     pub(crate) key: Option<Key>,
-    /// Only handled from this time on: RFC 3339, or a duration ago
+    /// Only handled from this time on: RFC 3339, or a duration ago by the database's clock
     #[arg(long, group = "handled", value_name = "TIME", value_parser = time::past)]
-    pub(crate) since: Option<Timestamp>,
+    pub(crate) since: Option<Past>,
     /// Only handled before this time
     #[arg(long, group = "handled", value_name = "TIME", value_parser = time::past)]
-    pub(crate) before: Option<Timestamp>,
+    pub(crate) before: Option<Past>,
     /// Everything: the consumer is gone, or begins anew
     #[arg(long, group = "handled", conflicts_with_all = ["topic", "key", "since", "before"])]
     pub(crate) all: bool,

@@ -2,22 +2,63 @@
 
 use std::time::Duration;
 
-use outbox::Timestamp;
 use outbox::message::DueTime;
 use outbox::relay::duration;
 pub(crate) use outbox::relay::duration::in_two_units as age;
+use outbox::{Route, Timestamp};
+
+use crate::exit::Failed;
+use crate::open::Database;
 
 /// Parses a duration: `30s`, `5m`, `1h30m`. For clap.
 pub(crate) fn span(text: &str) -> Result<Duration, String> {
     duration::parse(text)
 }
 
+/// An instant of the past, as a person writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Past {
+    At(Timestamp),
+    /// Before now, by the database's clock: the times of its tables are from there.
+    Ago(Duration),
+}
+
+impl Past {
+    /// Returns the instant, at this time of the database.
+    fn before(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::At(instant) => instant,
+            Self::Ago(span) => {
+                let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+                Timestamp::from_micros(now.as_micros().saturating_sub(micros))
+            }
+        }
+    }
+}
+
+/// A time between two instants, if they are given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Between {
+    pub(crate) since: Option<Timestamp>,
+    pub(crate) before: Option<Timestamp>,
+}
+
+impl Between {
+    /// Asks the database for its time, if an instant is relative to it.
+    pub(crate) async fn of(
+        store: &dyn Database,
+        (since, before): (Option<Past>, Option<Past>),
+    ) -> Result<Self, Failed> {
+        let is_relative = [since, before].iter().any(|past| matches!(past, Some(Past::Ago(_))));
+        let now = if is_relative { store.ownership(&Route::default()).await?.now } else { Timestamp::now() };
+        let [since, before] = [since, before].map(|past| past.map(|past| past.before(now)));
+        Ok(Self { since, before })
+    }
+}
+
 /// Parses an instant of the past: RFC 3339, or a duration ago. For clap.
-pub(crate) fn past(text: &str) -> Result<Timestamp, String> {
-    instant(text, std::convert::identity, |span| {
-        let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
-        Timestamp::from_micros(Timestamp::now().as_micros().saturating_sub(micros))
-    })
+pub(crate) fn past(text: &str) -> Result<Past, String> {
+    instant(text, Past::At, Past::Ago)
 }
 
 /// Parses a time of the future: RFC 3339, or a duration from now, by the database's clock. For
@@ -55,14 +96,30 @@ pub(crate) fn ago(instant: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
+    use outbox::memory::MemoryStore;
+
     use super::*;
 
     #[test]
     fn an_instant_is_absolute_or_relative() {
-        assert_eq!(past("1970-01-01T00:00:01Z"), Ok(Timestamp::from_micros(1_000_000)));
-        assert!(past("2h").unwrap() < Timestamp::now());
+        let (second, hour) = (Timestamp::from_micros(1_000_000), Timestamp::from_micros(3_600_000_000));
+        assert_eq!(past("1970-01-01T00:00:01Z"), Ok(Past::At(second)));
+        assert_eq!(past("2h"), Ok(Past::Ago(Duration::from_secs(7_200))));
+        let instants =
+            [Past::At(second), Past::Ago(Duration::from_secs(3_599))].map(|past| past.before(hour));
+        assert_eq!(instants, [second; 2]);
         assert_eq!(future("2h"), Ok(DueTime::After(Duration::from_secs(7_200))));
         assert!(past("yesterday").unwrap_err().contains("RFC 3339"));
+    }
+
+    /// The clocks of this machine and of the database may be years apart.
+    #[tokio::test]
+    async fn a_duration_ago_is_by_the_clock_of_the_database() {
+        let (now, hour) = (Timestamp::from_micros(1_000_000_000_000), Duration::from_secs(3_600));
+        let store = MemoryStore::builder().starting_at(now).build();
+        let time = Between::of(&store, (Some(Past::Ago(hour)), Some(Past::At(now)))).await.unwrap();
+        let passed = time.since.unwrap().plus(hour).since(now);
+        assert!(passed < hour && time.before == Some(now), "{time:?}");
     }
 
     #[test]

@@ -2,10 +2,11 @@
 
 use clap::Args;
 use outbox::admin::{Filter, MAX_PER_CALL};
-use outbox::{Key, MessageId, Route, Timestamp, Topic};
+use outbox::{Key, MessageId, Route, Topic};
 
 use crate::exit::Failed;
-use crate::time;
+use crate::open::Database;
+use crate::time::{self, Between, Past};
 
 /// Selection of messages or keys.
 #[derive(Args, Clone, Debug, Default)]
@@ -22,12 +23,12 @@ pub(crate) struct FilterArgs {
     /// Only of this key
     #[arg(long)]
     pub(crate) key: Option<Key>,
-    /// Only from this time on: RFC 3339, or a duration ago
+    /// Only from this time on: RFC 3339, or a duration ago by the database's clock
     #[arg(long, value_name = "TIME", value_parser = time::past)]
-    pub(crate) since: Option<Timestamp>,
+    since: Option<Past>,
     /// Only before this time
     #[arg(long, value_name = "TIME", value_parser = time::past)]
-    pub(crate) before: Option<Timestamp>,
+    before: Option<Past>,
     /// Maximum number
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
@@ -48,16 +49,21 @@ impl FilterArgs {
         self.limit.unwrap_or(Self::SHOWN)
     }
 
+    /// Returns the time that it selects.
+    pub(crate) async fn between(&self, store: &dyn Database) -> Result<Between, Failed> {
+        Between::of(store, (self.since, self.before)).await
+    }
+
     /// Returns the filter of one page of a list: it may look at all routes.
-    pub(crate) fn page(&self, offset: usize, limit: usize) -> Filter {
+    pub(crate) fn page(&self, time: Between, offset: usize, limit: usize) -> Filter {
         Filter {
             route: self.route.clone(),
             topic: self.topic.clone(),
             key: self.key.clone(),
             event_type: None,
             ids: None,
-            since: self.since,
-            before: self.before,
+            since: time.since,
+            before: time.before,
             limit: Some(limit.min(MAX_PER_CALL)),
             offset,
             newest: self.newest,
@@ -88,8 +94,8 @@ pub(crate) struct MessageFilter {
 
 impl MessageFilter {
     /// Returns the filter of one page of a list: it may look at all routes.
-    pub(crate) fn page(&self, offset: usize, limit: usize) -> Filter {
-        Filter { event_type: self.event_type.clone(), ..self.of.page(offset, limit) }
+    pub(crate) fn page(&self, time: Between, offset: usize, limit: usize) -> Filter {
+        Filter { event_type: self.event_type.clone(), ..self.of.page(time, offset, limit) }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::exit::{Exit, Failed, Outcome};
 use crate::message;
 use crate::open::Database;
 use crate::out::remark;
+use crate::time::Between;
 
 /// Number of items that are done before a bar could be read.
 const SHORT: u64 = 50;
@@ -74,7 +75,8 @@ impl Action {
 /// another operator adds, is not taken a second time.
 pub(crate) async fn run(app: &App, action: Action, select: &Select) -> Outcome {
     let store = app.store().await?;
-    let chosen = choose(&*store, action, select).await?;
+    let time = select.filter.of.between(&*store).await?;
+    let chosen = choose(&*store, action, (select, time)).await?;
     if select.dry_run {
         let rows: Vec<_> = chosen.iter().map(|listed| message::row(action.view(), listed)).collect();
         app.out.list(message::head(action.view()), &rows)?;
@@ -84,7 +86,7 @@ pub(crate) async fn run(app: &App, action: Action, select: &Select) -> Outcome {
     if action.removes() && !chosen.is_empty() {
         app.confirm(&format!("{} {} for good", action.name(), count(chosen.len() as u64, action.noun())))?;
     }
-    let done = carry_out(&*app.acting(&*store), action, select, &chosen).await?;
+    let done = carry_out(&*app.acting(&*store), action, (select, time), &chosen).await?;
     let missed = chosen.len() as u64 - done.min(chosen.len() as u64);
     let mut text = format!("{} {}", action.done(), count(done, action.noun()));
     if missed > 0 {
@@ -95,15 +97,18 @@ pub(crate) async fn run(app: &App, action: Action, select: &Select) -> Outcome {
 }
 
 /// Returns the messages that are selected, by ids or by the filter.
-async fn choose(store: &dyn Database, action: Action, select: &Select) -> Result<Vec<Listed>, Failed> {
+async fn choose(
+    store: &dyn Database,
+    action: Action,
+    (select, time): (&Select, Between),
+) -> Result<Vec<Listed>, Failed> {
     let (view, filter) = (action.view(), &select.filter);
     if select.ids.is_empty() {
         filter.of.names_route(action.name())?;
         let (mut chosen, most) = (Vec::new(), filter.of.limit.unwrap_or(usize::MAX));
         while chosen.len() < most {
-            let page = store
-                .browse(view, &filter.page(filter.of.offset + chosen.len(), most - chosen.len()))
-                .await?;
+            let filter = filter.page(time, filter.of.offset + chosen.len(), most - chosen.len());
+            let page = store.browse(view, &filter).await?;
             if page.is_empty() {
                 break;
             }
@@ -144,14 +149,14 @@ async fn choose(store: &dyn Database, action: Action, select: &Select) -> Result
 async fn carry_out(
     store: &dyn Admin,
     action: Action,
-    select: &Select,
+    (select, time): (&Select, Between),
     chosen: &[Listed],
 ) -> Result<u64, Failed> {
     let bar = bar(chosen.len() as u64);
     let mut done = 0;
     for part in chosen.chunks(MAX_PER_CALL) {
         let ids: Vec<MessageId> = part.iter().map(|listed| listed.stored.message.id).collect();
-        let mut filter = Filter { ids: Some(ids.clone()), ..select.filter.page(0, MAX_PER_CALL) };
+        let mut filter = Filter { ids: Some(ids.clone()), ..select.filter.page(time, 0, MAX_PER_CALL) };
         if !select.filter.of.all_routes && filter.route.is_none() {
             filter.route = part.first().map(|listed| listed.route.clone());
         }

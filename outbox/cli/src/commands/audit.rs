@@ -13,10 +13,11 @@ use crate::time;
 
 pub(crate) async fn run(app: &App, args: &AuditArgs) -> Outcome {
     let store = app.store().await?;
+    let time = args.filter.between(&*store).await?;
     let page = |offset: usize, limit: usize| Filter {
         ids: args.message.map(|id| vec![id]),
         newest: !args.oldest,
-        ..args.filter.page(offset, limit)
+        ..args.filter.page(time, offset, limit)
     };
     let (mut rows, most) = (Vec::new(), args.filter.shown());
     while rows.len() < most {

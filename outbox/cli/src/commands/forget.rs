@@ -7,12 +7,14 @@ use serde_json::json;
 use crate::app::{App, count};
 use crate::args::ForgetArgs;
 use crate::exit::{Exit, Outcome};
+use crate::time::Between;
 
 /// Counts, confirms, and forgets as many, the oldest first: what is handled meanwhile is newer.
 pub(crate) async fn run(app: &App, args: ForgetArgs) -> Outcome {
     let store = app.store().await?;
     let mut filter = HandledFilter::of(args.consumer)?;
-    (filter.topic, filter.key, filter.since, filter.before) = (args.topic, args.key, args.since, args.before);
+    let time = Between::of(&*store, (args.since, args.before)).await?;
+    (filter.topic, filter.key, filter.since, filter.before) = (args.topic, args.key, time.since, time.before);
     let selected = Admin::count_handled(&*store, &filter).await?;
     let (consumer, noun) = (filter.consumer.as_str(), count(selected, "handled message"));
     if args.dry_run {

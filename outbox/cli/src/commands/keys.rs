@@ -37,9 +37,10 @@ pub(crate) async fn select(
     filter: &FilterArgs,
     most: usize,
 ) -> Result<Vec<FailingKey>, Failed> {
-    let mut keys = Vec::new();
+    let (mut keys, time) = (Vec::new(), filter.between(store).await?);
     while keys.len() < most {
-        let page = store.failing_keys(&filter.page(filter.offset + keys.len(), most - keys.len())).await?;
+        let filter = filter.page(time, filter.offset + keys.len(), most - keys.len());
+        let page = store.failing_keys(&filter).await?;
         if page.is_empty() {
             break;
         }

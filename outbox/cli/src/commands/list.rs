@@ -34,9 +34,10 @@ pub(crate) async fn messages(app: &App, what: args::View) -> Outcome {
 async fn list(app: &App, view: View, filter: &MessageFilter) -> Outcome {
     let store = app.store().await?;
     let (mut shown, most) = (0, filter.of.shown());
+    let time = filter.of.between(&*store).await?;
     let mut rows = Vec::new();
     while shown < most {
-        let page = store.browse(view, &filter.page(filter.of.offset + shown, most - shown)).await?;
+        let page = store.browse(view, &filter.page(time, filter.of.offset + shown, most - shown)).await?;
         if page.is_empty() {
             break;
         }
@@ -53,7 +54,7 @@ async fn list(app: &App, view: View, filter: &MessageFilter) -> Outcome {
     }
     if shown == most && most > 0 {
         let next = filter.of.offset + shown;
-        if !store.browse(view, &filter.page(next, 1)).await?.is_empty() {
+        if !store.browse(view, &filter.page(time, next, 1)).await?.is_empty() {
             remark(&format!("there are more: continue with --offset {next}"));
         }
     }

@@ -20,7 +20,8 @@ pub struct LeaseRequest {
     pub lasts: Duration,
     /// True if this relay's transport is reachable. A relay whose transport is unreachable for
     /// longer than a lease is excluded from the share computation, while another relay's transport
-    /// is reachable.
+    /// is reachable. A member of a consumer also says false while it gives way to members whose
+    /// programs are newer.
     pub transport_available: bool,
     /// Fingerprint of this relay's routes and policies; the relays of one route should agree.
     pub fingerprint: i64,

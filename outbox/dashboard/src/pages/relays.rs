@@ -30,7 +30,7 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
         @if ownership.relays.is_empty() {
             (empty("No relay has served this route lately.", NORMAL))
         } @else {
-            (relays(visit, &ownership))
+            (relays(visit, &route, &ownership))
             h2 { "Buckets" }
             (buckets(visit, &ownership))
         }
@@ -64,7 +64,9 @@ fn numbered(ownership: &Ownership) -> BTreeMap<RelayId, usize> {
     live.enumerate().map(|(number, status)| (status.relay, number)).collect()
 }
 
-fn relays(visit: &Visit, ownership: &Ownership) -> Markup {
+fn relays(visit: &Visit, route: &Route, ownership: &Ownership) -> Markup {
+    // The transport of an inbox are its handlers: it gives way while they are too old.
+    let ill = if route.as_str().starts_with("inbox/") { "gives way" } else { "unavailable" };
     let numbers = numbered(ownership);
     let live: Vec<_> = ownership.relays.iter().filter(|relay| relay.live).collect();
     let agree = live.windows(2).all(|pair| pair[0].fingerprint == pair[1].fingerprint);
@@ -102,7 +104,7 @@ fn relays(visit: &Visit, ownership: &Ownership) -> Markup {
                             td data-name="Transport" {
                                 @match status.unavailable_since {
                                     Some(at) => {
-                                        span.state.bad { "unavailable" }
+                                        span.state.bad { (ill) }
                                         " for " (age(ownership.now.since(at)))
                                     }
                                     None => span.quiet { "available" },

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::pool_share::MAX_SHARE;
 use crate::relay::RelayConfig;
 use crate::relay::config::{MAX_BYTES, MAX_MESSAGES, problem_of_count};
+use crate::relay::giving_way::GivingWay;
 
 /// Place where messages wait for their handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -112,6 +113,9 @@ impl HandlerOptions {
 
 /// Interval in which leases of stored keys are renewed, and pauses of operators are noticed.
 const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// Time for which a member keeps its share after it gave way, where all messages wait in the store.
+const GIVING_WAY_REST: Duration = Duration::from_secs(600);
 
 /// Maximum number of concurrent transactions: more than a database has connections.
 const MAX_CONCURRENCY: usize = 10_000;
@@ -320,6 +324,20 @@ impl InboxConfig {
 
     fn least_lease(&self, slowest: Duration) -> Duration {
         (HEARTBEAT * 2).saturating_add(self.handling(slowest))
+    }
+
+    /// Decision of a member to give way, where leases last this long.
+    ///
+    /// In direct mode only failing keys wait in the store, so a member gives way for as long as a
+    /// message may wait. In the other modes all messages do, and a few new members can't handle
+    /// them all for long: the old ones take their shares again after a lease without.
+    pub(crate) fn giving_way(&self, lease: Duration) -> GivingWay {
+        // It counts for a lease, then others take its buckets.
+        let limit = lease.saturating_mul(3);
+        match self.mode {
+            Mode::Direct => GivingWay::new(limit.max(self.wait_for_upgrade), Duration::ZERO),
+            Mode::Stored | Mode::Receive | Mode::Handle => GivingWay::new(limit, GIVING_WAY_REST),
+        }
     }
 
     /// The relay that drains stored messages into handlers, of which the slowest may take this

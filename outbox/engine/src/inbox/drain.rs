@@ -22,6 +22,7 @@ use super::process::{Errand, Origin, Process, Work};
 use super::stats::Counters;
 use super::undecodable::map_again;
 use super::verdict::{StoreFailure, Verdict};
+use crate::relay::giving_way::GivingWay;
 
 pub(crate) struct Drain {
     process: Arc<dyn Process>,
@@ -30,6 +31,7 @@ pub(crate) struct Drain {
     store_timeout: Duration,
     /// Maximum time that a message waits for a newer program.
     wait_for_upgrade: Duration,
+    giving_way: Arc<GivingWay>,
     /// Makes messages of records that are none.
     mapper: Option<Mapper>,
     /// True if everything that waits in the store failed, or came behind such.
@@ -45,6 +47,7 @@ impl Drain {
             counters,
             store_timeout: config.store_timeout,
             wait_for_upgrade: config.wait_for_upgrade,
+            giving_way: Arc::default(),
             mapper: None,
             all_suspects: config.mode == Mode::Direct,
             conflicts: Mutex::default(),
@@ -56,12 +59,20 @@ impl Drain {
         Self { mapper, ..self }
     }
 
+    /// Sets the decision that is told of messages that this program is too old for.
+    pub(crate) fn with_giving_way(self, giving_way: Arc<GivingWay>) -> Self {
+        Self { giving_way, ..self }
+    }
+
     fn outcome(&self, id: MessageId, waited: Duration, verdict: Verdict) -> Outcome {
         let outcome = match verdict {
             Verdict::Done(_) => Outcome::Delivered,
             Verdict::Failed(failure) => Outcome::Failed(failure),
             Verdict::Rejected(failure) => Outcome::Rejected(failure),
-            Verdict::TooNew(failure) => postponed(waited, self.wait_for_upgrade, failure),
+            Verdict::TooNew(failure) => {
+                self.giving_way.met();
+                postponed(waited, self.wait_for_upgrade, failure)
+            }
             Verdict::Again(failure) => {
                 let has_failed = self.conflicts().met(id, false, self.counters.handled());
                 return self.nothing_done(has_failed, failure);

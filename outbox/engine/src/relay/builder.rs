@@ -11,6 +11,7 @@ use ractor::{Actor, ActorRef};
 
 use super::config::RelayConfig;
 use super::context::{Context, answered_in_time};
+use super::giving_way::GivingWay;
 use super::handle::RelayHandle;
 use super::maintenance::Maintenance;
 use super::supervisor::{RouteMsg, RouteSupervisor};
@@ -56,6 +57,7 @@ impl Relay {
             clock: Arc::new(SystemClock::new()),
             seed: None,
             id: None,
+            giving_way: Arc::default(),
         }
     }
 }
@@ -74,6 +76,7 @@ pub struct RelayBuilder {
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
     id: Option<RelayId>,
+    giving_way: Arc<GivingWay>,
 }
 
 impl fmt::Debug for RelayBuilder {
@@ -176,6 +179,11 @@ impl RelayBuilder {
         self
     }
 
+    /// Sets the decision of a member of a consumer to give way.
+    pub(crate) fn giving_way(self, giving_way: Arc<GivingWay>) -> Self {
+        Self { giving_way, ..self }
+    }
+
     /// Clock that leases are measured with. A seam for tests.
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
@@ -235,7 +243,7 @@ impl RelayBuilder {
         let mut contexts = Vec::new();
         let mut supervisors: Vec<(Arc<Context>, ActorRef<RouteMsg>)> = Vec::new();
         for (number, (route, transport)) in (0u64..).zip(routes) {
-            let context = Arc::new(Context::new(
+            let context = Context::new(
                 Arc::clone(&self.store),
                 transport,
                 route,
@@ -244,7 +252,8 @@ impl RelayBuilder {
                 Arc::clone(&self.clock),
                 seed.wrapping_add(number << 32),
                 self.config.clone(),
-            ));
+            );
+            let context = Arc::new(context.that_gives_way(Arc::clone(&self.giving_way)));
             contexts.push(Arc::clone(&context));
             let supervisor = RouteSupervisor { context: Arc::clone(&context) };
             let (supervisor, _) = Actor::spawn(None, supervisor, ())

@@ -12,6 +12,7 @@ use outbox_contract::{Route, Store, StoreError, StoreErrorKind, Timestamp, Trans
 use super::config::RelayConfig;
 use super::core::breaker::Breaker;
 use super::fingerprint::fingerprint;
+use super::giving_way::GivingWay;
 use super::maintenance::UnservedRoutes;
 use super::publish_timeout::UnconfirmedBatches;
 use super::stats::Counters;
@@ -37,6 +38,8 @@ pub(crate) struct Context {
     /// Settings of the broker.
     pub(crate) checked: TransportCheck,
     pub(crate) tenure: Tenure,
+    /// Decision to leave what is stored to newer members of a consumer.
+    pub(crate) giving_way: Arc<GivingWay>,
     /// True while an operator pauses the route. Written by the route, read by the health check.
     pub(crate) paused: AtomicBool,
     // Messages and bytes in memory. Written by the route, read for metrics.
@@ -81,6 +84,7 @@ impl Context {
             unserved: UnservedRoutes::new(started, config.store_timeout),
             checked: TransportCheck::default(),
             tenure: Tenure::default(),
+            giving_way: Arc::default(),
             paused: AtomicBool::new(false),
             in_flight: Default::default(),
             transport_answers: AtomicBool::new(false),
@@ -154,8 +158,20 @@ impl Context {
         self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the context of a member of a consumer, which may give way.
+    pub(crate) fn that_gives_way(self, giving_way: Arc<GivingWay>) -> Self {
+        Self { giving_way, ..self }
+    }
+
+    /// Returns true if this relay is to have no bucket while another one is of use: its transport
+    /// has been unavailable for longer than a lease, or its program is too old for what waits.
+    pub(crate) fn is_of_no_use(&self) -> bool {
+        let gives_way = self.giving_way.gives_way(&self.route, self.now());
+        gives_way || self.is_cut_off()
+    }
+
     /// Returns true if the transport has been unavailable for longer than a lease.
-    pub(crate) fn is_cut_off(&self) -> bool {
+    fn is_cut_off(&self) -> bool {
         self.breaker().away_since().is_some_and(|since| self.now().saturating_sub(since) > self.config.lease)
     }
 }

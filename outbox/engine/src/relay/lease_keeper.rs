@@ -111,7 +111,7 @@ impl LeaseKeeper {
             label: config.label.clone(),
             route: context.route.clone(),
             lasts: config.lease,
-            transport_available: !context.is_cut_off(),
+            transport_available: !context.is_of_no_use(),
             fingerprint: context.fingerprint,
             low_water: state.low_water.clone(),
             yielding: state.yielding.union(&refused),

@@ -18,6 +18,7 @@ pub(crate) mod config;
 pub(crate) mod context;
 mod core;
 mod fingerprint;
+pub(crate) mod giving_way;
 pub(crate) mod handle;
 pub(crate) mod health;
 mod lease_keeper;

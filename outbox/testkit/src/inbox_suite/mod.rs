@@ -108,9 +108,11 @@ macro_rules! __inbox_properties {
             }
             types {
                 a_message_of_an_unknown_type_can_be_a_dead_letter
+                a_message_that_an_older_program_gave_up_comes_behind_its_followers
                 a_message_that_no_program_knows_is_a_dead_letter_in_the_end
                 a_message_of_an_unknown_type_can_be_ignored
                 a_message_of_an_unknown_type_waits_for_a_program_that_knows_it
+                a_message_of_an_unknown_type_goes_to_a_member_that_knows_it
                 what_is_no_message_is_a_dead_letter
                 a_record_that_is_no_message_is_one_dead_letter
                 the_attributes_of_an_event_reach_its_handler

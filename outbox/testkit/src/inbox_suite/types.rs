@@ -1,16 +1,18 @@
 //! Messages without a handler, undecodable records, and the attributes of events.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use std::time::Duration;
 
-use outbox_contract::Bytes;
+use outbox_contract::admin::Filter;
 use outbox_contract::backend::Undecodable;
+use outbox_contract::{Admin, Bytes};
 use outbox_engine::{HandlerFailure, HandlerOptions, InboxBuilder, UnknownType};
 
 use super::InboxHarness;
 use super::harness::Faulty;
-use super::world::{World, in_each_mode, start, well, well_unless};
+use super::world::{World, direct_world, in_each_mode, start, well, well_unless};
 
 /// Builds an inbox that knows one type, which is not that of most messages.
 fn choosy<H: InboxHarness>(world: &World<H>) -> InboxBuilder<Faulty<H>> {
@@ -38,6 +40,31 @@ pub async fn a_message_of_an_unknown_type_can_be_a_dead_letter<H: InboxHarness>(
         world.done().await;
         world.assert_once_and_in_order(&[known]).await;
         world.stop(inbox).await;
+    })
+    .await;
+}
+
+/// A message that an older program made a dead letter is not lost, but it has lost its place: when it
+/// is requeued for a newer program, its key has gone on without it.
+pub async fn a_message_that_an_older_program_gave_up_comes_behind_its_followers<H: InboxHarness>(
+    harness: &H,
+) {
+    in_each_mode(harness, async |world: World<H>| {
+        let older = start(choosy(&world).unknown_types(UnknownType::DeadLetter)).await;
+        let [unknown, known] = send(&world);
+        world.until("a dead letter", async || world.dead_ids().await == [unknown.id]).await;
+        world.done().await;
+        let newer = start(world.inbox()).await;
+        world.stop(older).await;
+        let later = world.message("a");
+        world.feed.send(later.clone());
+        world.done().await;
+        let filter = Filter { route: Some(world.route()), ..Filter::all_routes() };
+        assert_eq!(world.store.requeue(&filter).await.expect("the store answers"), 1);
+        world.done().await;
+        world.assert_once_and_in_order(&[known, later, unknown]).await;
+        assert!(world.dead().await.is_empty());
+        world.stop(newer).await;
     })
     .await;
 }
@@ -89,6 +116,40 @@ pub async fn a_message_of_an_unknown_type_waits_for_a_program_that_knows_it<H: I
         world.stop(knows_all).await;
     })
     .await;
+}
+
+/// A member whose program is too old for what waits leaves it to a newer one, though it lives on.
+pub async fn a_message_of_an_unknown_type_goes_to_a_member_that_knows_it<H: InboxHarness>(harness: &H) {
+    let world = direct_world(harness).await;
+    // Leases last as long as a handler and the store may take.
+    let seconds = Duration::from_secs;
+    let options = HandlerOptions::default().timeout(seconds(2));
+    let older = world.bare().store_timeout(seconds(3));
+    let older = older.on_message("orders", "order.shipped", options, world.handler(|_, _| well()));
+    let newer = world.bare().store_timeout(seconds(3));
+    let newer = newer.on_message("orders", "order.shipped", options, world.handler(|_, _| well()));
+    let newer = newer.on_message("orders", "order.placed", options, world.handler(|_, _| well()));
+    // Each of the two members has the buckets of some of these keys.
+    let mut sent = Vec::new();
+    for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        let (unknown, mut known) = (world.message(key), world.message(key));
+        known.event_type = "order.shipped".into();
+        sent.extend([unknown, known]);
+    }
+    let halves: BTreeSet<bool> = sent.iter().map(|message| message.key_id().bucket().0 < 128).collect();
+    assert_eq!(halves.len(), 2, "choose other keys");
+
+    let older = start(older).await;
+    sent.iter().for_each(|message| world.feed.send(message.clone()));
+    world.acknowledged().await;
+    world.until("failing", async || world.backlog().await.retrying_keys == 8).await;
+    let newer = start(newer).await;
+    world.done().await;
+    world.assert_once_and_in_order(&sent).await;
+    assert!(world.dead().await.is_empty());
+    for inbox in [older, newer] {
+        world.stop(inbox).await;
+    }
 }
 
 /// An undecodable record from the broker is a dead letter with its bytes, and delays no other

@@ -24,7 +24,7 @@ pub struct RelayRow {
     pub expires_at: Timestamp,
     /// Duration of its leases.
     pub lasts: Duration,
-    /// Time since when its transport has been unreachable.
+    /// Time since when its transport has been unreachable, or since when it gives way.
     pub unavailable_since: Option<Timestamp>,
     /// Fingerprint of its routes and policies.
     pub fingerprint: i64,

@@ -71,9 +71,11 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         let drain = if config.mode.handles() {
             let (process, counters) = (Arc::clone(&process), Arc::clone(&counters));
             let drain = Drain::new(process, counters, &config);
-            let drain = drain.with_mapper(self.mapper.clone());
-            let relay = Relay::of_route(&route, Arc::clone(&store), Arc::new(drain));
-            let relay = relay.config(config.drain(slowest)).of_inbox(Arc::clone(&self.clock), seed, self.id);
+            let relay_config = config.drain(slowest);
+            let giving_way = Arc::new(config.giving_way(relay_config.lease));
+            let drain = drain.with_mapper(self.mapper.clone()).with_giving_way(Arc::clone(&giving_way));
+            let relay = Relay::of_route(&route, Arc::clone(&store), Arc::new(drain)).config(relay_config);
+            let relay = relay.of_inbox(Arc::clone(&self.clock), seed, self.id).giving_way(giving_way);
             Some(relay.start().await?)
         } else {
             None

@@ -13,6 +13,7 @@ mod conflicts;
 mod direct;
 mod environment;
 mod failing;
+mod giving_way;
 mod life;
 mod metrics;
 mod panics;

@@ -199,6 +199,29 @@ proptest! {
             prop_assert_eq!((leased.leases.len(), leased.fair_share, leased.relays), (64, 64, RELAYS));
         }
     }
+
+    /// Relays that give way for longer than a lease own nothing, and the others everything; if all
+    /// do, none does.
+    #[test]
+    fn what_some_leave_comes_to_the_others(events in events(), leaving in 1..=RELAYS) {
+        let mut world = World::after(&events);
+        let mut owned = [0; RELAYS];
+        for _ in 0..8 {
+            for (relay, owned) in owned.iter_mut().enumerate() {
+                let transport_available = relay >= leaving;
+                let request = LeaseRequest { transport_available, ..request(world.ids[relay]) };
+                let leased = world.beat_and_believe(relay, &request);
+                *owned = leased.leases.len();
+                world.gives_back(relay, owned.saturating_sub(leased.fair_share), false);
+            }
+            world.passes(4);
+        }
+        let counted = if leaving == RELAYS { RELAYS } else { RELAYS - leaving };
+        let share = BUCKETS.div_ceil(counted);
+        let is_fair = |(relay, owned): (usize, &usize)| *owned <= if relay >= RELAYS - counted { share } else { 0 };
+        prop_assert!(owned.iter().enumerate().all(is_fair), "{owned:?}");
+        prop_assert_eq!(owned.iter().sum::<usize>(), BUCKETS);
+    }
 }
 
 #[test]

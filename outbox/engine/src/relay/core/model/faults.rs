@@ -27,6 +27,8 @@ pub(super) struct Weather {
     pub(super) puts_back: bool,
     /// The counters of sequence shards go back without the messages.
     counters: bool,
+    /// Relays give way to the others for a while.
+    pub(super) gives_way: bool,
     /// Calls that hung have their effect later.
     pub(super) ghosts: bool,
     /// The first transaction mostly stays open.
@@ -46,8 +48,9 @@ impl Weather {
         let [clocks, restores, puts_back, ghosts, lasting] =
             [seldom(), seldom(), seldom(), seldom(), seldom()];
         let [long_writers, clock_goes_back] = [random.u32(0..3) == 0, random.bool()];
-        // A draw of its own, which changes no other.
+        // Draws of their own, which change no other.
         let counters = plan.random(u32::MAX).u32(0..5) == 0;
+        let gives_way = plan.random(u32::MAX - 1).u32(0..4) == 0;
         let mut weather = Self {
             store,
             broker,
@@ -57,6 +60,7 @@ impl Weather {
             restores,
             puts_back,
             counters,
+            gives_way,
             ghosts,
             lasting,
             long_writers,

@@ -100,6 +100,14 @@ impl World {
             let ghost = Ghost::Lease { relay: id, low_water: low_water.clone(), yielding };
             self.ghosts.push((self.now + wait, ghost));
         }
+        // Each in its turn, by the clock: no draw changes.
+        let gives_way = self.weather.gives_way && (self.now.as_secs() / 40 + name as u64).is_multiple_of(3);
+        if gives_way && self.store.giving_way.insert(id) {
+            self.count("relay that gives way");
+            self.say(|| format!("relay {name} gives way"));
+        } else if !gives_way {
+            self.store.giving_way.remove(&id);
+        }
         let answer = (call == Call::Fine || call == Call::FailsAfter)
             .then(|| self.store.lease(id, &low_water, &yielding, now));
         self.judge_marks()?;

@@ -42,7 +42,7 @@ impl Store {
         self.save(relay, low_water, now);
         self.relays.insert(relay, now + LEASE);
         self.relays.retain(|_, until| is_live(*until, now));
-        let share = SLOTS.div_ceil(self.relays.len());
+        let share = self.share(relay);
         for slot in 0..SLOTS {
             let owns = self.owns(relay, slot, now);
             let row = &mut self.leases[slot];
@@ -63,6 +63,16 @@ impl Store {
         }
         let owned = (0..SLOTS).filter(|slot| self.owns(relay, *slot, now));
         (owned.map(|slot| self.told(slot)).collect(), share)
+    }
+
+    /// Returns the share of a relay: none if it gives way to another one.
+    fn share(&self, relay: RelayId) -> usize {
+        let counted = self.relays.keys().filter(|id| !self.giving_way.contains(id)).count();
+        match counted {
+            0 => SLOTS.div_ceil(self.relays.len()),
+            _ if self.giving_way.contains(&relay) => 0,
+            counted => SLOTS.div_ceil(counted),
+        }
     }
 
     fn told(&self, slot: usize) -> Lease {

@@ -47,6 +47,8 @@ pub(super) struct Store {
     pub(super) open: Vec<Transaction>,
     pub(super) leases: [LeaseRow; SLOTS],
     pub(super) relays: BTreeMap<RelayId, Duration>,
+    /// Relays that give way to the others.
+    pub(super) giving_way: BTreeSet<RelayId>,
     /// Versions of keys that were given out.
     pub(super) version: i64,
     pub(super) life: i64,
@@ -72,6 +74,7 @@ impl Store {
             open: Vec::new(),
             leases: [LeaseRow::default(); SLOTS],
             relays: BTreeMap::new(),
+            giving_way: BTreeSet::new(),
             version: 0,
             life: 0,
             removed: Vec::new(),

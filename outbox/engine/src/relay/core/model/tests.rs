@@ -48,6 +48,7 @@ const WHATS: &[&str] = &[
     "publisher that dies",
     "relay that is killed",
     "relay that is started",
+    "relay that gives way",
     "relay that is stopped",
     "relay that stands still",
     "relay that stands still beyond its lease",
