@@ -2,7 +2,7 @@
 -- $1 route, $2 topic, $3 key (null: any), $4 ids (null: any), $5 since, $6 before (null: any), $7 how many, $8 how many to pass over, $9 how
 -- many bytes of content; the first one comes whatever it has; $10 how many are looked at. Sizes are known without reading content. The primary key
 -- gives the order, so nothing is read behind the last message of the page.
-with page as materialized (
+with at_primary as (select outbox_now()), page as materialized (
     select l.position, l.size
     from (
         select m.position, m.id, m.route, m.topic, m.key, m.appended_at, (octet_length(m.headers) + octet_length(m.payload))::bigint as size

@@ -17,6 +17,7 @@ mod hidden;
 mod history;
 mod limits;
 mod looking;
+mod pgpool;
 mod plans;
 mod pooler;
 mod requeue;
