@@ -24,6 +24,7 @@ mod requeue;
 mod scheduled;
 mod schemas;
 mod sessions;
+mod statements;
 mod support;
 mod transactions;
 mod verbs;
