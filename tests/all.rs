@@ -5,6 +5,7 @@ mod below;
 mod galera;
 mod inbox;
 mod matrix;
+mod pgpool;
 mod retry_rules;
 mod settings;
 mod unit_of_work;

@@ -156,20 +156,46 @@ fn the_table_of_operations_is_whole_and_its_tests_are_there() {
     assert_eq!(named, methods);
 }
 
+/// A cure that has no test may be lost.
+#[test]
+fn the_tests_of_what_people_reported_are_there() {
+    let page = read("book/src/reports.md");
+    let sections = page.split("| reported | now | tests | elsewhere |\n").skip(1);
+    let rows: Vec<&str> =
+        sections.flat_map(|rest| rest.lines().skip(1).take_while(|line| line.starts_with('|'))).collect();
+    assert!(rows.len() >= 20, "these are not all reports: {}", rows.len());
+    let mut names = Vec::new();
+    for row in rows {
+        let tests = row.splitn(4, " | ").skip(2).flat_map(|cells| cells.split('`').skip(1).step_by(2));
+        let before = names.len();
+        names.extend(tests);
+        assert!(names.len() > before, "no test: {row}");
+    }
+    names.push("every_step_of_a_message_is_one_statement");
+    assert_are_tests(&names);
+}
+
 /// The last thing in code that each row of a table names is a test, or a property of a suite.
 #[track_caller]
 pub(crate) fn assert_each_names_a_test(rows: &[&str]) {
+    let name =
+        |row: &str| row.trim_end_matches([' ', '|', '`']).rsplit('`').next().unwrap_or_default().to_owned();
+    let names: Vec<String> = rows.iter().map(|row| name(row)).collect();
+    assert_are_tests(&names.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+#[track_caller]
+fn assert_are_tests(names: &[&str]) {
     let sources: Vec<String> = written_files()
         .into_iter()
         .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
         .map(read)
         .collect();
-    for row in rows {
-        let name = row.trim_end_matches([' ', '|', '`']).rsplit('`').next().unwrap_or_default();
+    for name in names {
         let functions = [format!("fn {name}("), format!("fn {name}<")];
         let is_there =
             sources.iter().any(|source| functions.iter().any(|function| source.contains(function)));
-        assert!(is_there, "no test is called {name}: {row}");
+        assert!(is_there, "no test is called {name}");
     }
 }
 

@@ -273,7 +273,11 @@ pub(crate) fn meaning(error: &Error) -> (StoreErrorKind, &'static str) {
             Kind::Unavailable,
             "a majority of the replica set did not confirm the write, and its result is unknown; check the members of the set",
         ),
-        INDEX_OPTIONS_CONFLICT | INDEX_KEY_CONFLICT | DOCUMENT_INVALID => (Kind::SchemaAltered, ALTERED),
+        INDEX_OPTIONS_CONFLICT | INDEX_KEY_CONFLICT => (Kind::SchemaAltered, ALTERED),
+        DOCUMENT_INVALID => (
+            Kind::SchemaAltered,
+            "a validator of the collection refuses a document of the outbox (document failed validation); remove it: collMod with validator: {}",
+        ),
         DOCUMENT_TOO_LARGE => (
             Kind::Invalid,
             "the document is over the server's limit of 16 MiB; store the data elsewhere and send a reference",

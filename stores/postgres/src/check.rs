@@ -127,7 +127,8 @@ async fn check_server(connection: &mut PgConnection) -> Result<(), StoreError> {
         return Err(StoreError::new(
             StoreErrorKind::Unavailable,
             OPERATION,
-            "the server is a standby and takes no writes; connect to the primary",
+            "the server is a standby and takes no writes; connect to the primary, and if a pooler spreads reads over standbys, switch that off for this role \
+             (Pgpool: load_balance_mode = off)",
         ));
     }
     Ok(())
@@ -172,8 +173,9 @@ fn supported(number: i32, name: &str, encoding: &str) -> Result<(), StoreError> 
 async fn same_outbox(connection: &mut PgConnection, pool: &PgPool) -> Result<(), StoreError> {
     let failed = |error| store_error(OPERATION, error);
     let found = async |connection: &mut PgConnection| -> Result<String, sqlx::Error> {
-        // In one step: behind a pooler, two may reach two servers.
-        let which = "select coalesce(to_regclass('outbox_message')::oid::text, '')";
+        // In one step: behind a pooler, two may reach two servers. With a volatile function, so that
+        // one that spreads reads asks the primary.
+        let which = "select coalesce(to_regclass('outbox_message')::oid::text, ''), pg_is_in_recovery()";
         sqlx::raw_sql(which).fetch_one(connection).await?.try_get_unchecked(0)
     };
     let mut users = match tokio::time::timeout(POOL, pool.acquire()).await {

@@ -82,7 +82,8 @@ pub(crate) async fn version(
         Some(schema) => format!("\"{schema}\".outbox_schema"),
         None => "outbox_schema".to_owned(),
     };
-    let there: bool = sqlx::query("select to_regclass($1) is not null")
+    // With a volatile function, so that poolers that spread reads ask the primary.
+    let there: bool = sqlx::query("select to_regclass($1) is not null, pg_is_in_recovery()")
         .persistent(false)
         .bind(&table)
         .fetch_one(&mut *connection)
@@ -91,11 +92,8 @@ pub(crate) async fn version(
     if !there {
         return Ok(0);
     }
-    sqlx::query(AssertSqlSafe(format!("select coalesce(max(version), 0) from {table}")))
-        .persistent(false)
-        .fetch_one(&mut *connection)
-        .await?
-        .try_get(0)
+    let applied = format!("select coalesce(max(version), 0), pg_is_in_recovery() from {table}");
+    sqlx::query(AssertSqlSafe(applied)).persistent(false).fetch_one(&mut *connection).await?.try_get(0)
 }
 
 /// Runs statements without values.

@@ -49,7 +49,8 @@ async fn is_shared(one: &mut PgConnection, address: &PgConnectOptions) -> Option
 }
 
 async fn session(connection: &mut PgConnection) -> Option<i32> {
-    let asked = sqlx::raw_sql("select pg_backend_pid()").fetch_one(connection);
+    // With a volatile function: a pooler that spreads reads asks the same server each time.
+    let asked = sqlx::raw_sql("select pg_backend_pid(), pg_is_in_recovery()").fetch_one(connection);
     let row = tokio::time::timeout(ANSWER, asked).await.ok()?.ok()?;
     row.try_get_unchecked(0).ok()
 }

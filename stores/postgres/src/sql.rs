@@ -155,6 +155,21 @@ mod tests {
         }
     }
 
+    /// A pooler that spreads reads (Pgpool) sends a statement to the primary if it writes or calls a
+    /// volatile function. One in a part of the statement that nothing reads from is not run.
+    #[test]
+    fn a_statement_that_writes_nothing_calls_a_volatile_function() {
+        const WRITES: [&str; 2] = ["insert into", "delete from"];
+        const VOLATILE: [&str; 7] =
+            ["now", "note", "heartbeat", "give_back", "maintain", "turn_history", "transition"];
+        for (name, sql) in Statements::of(None, true).all() {
+            let text: String = sql.as_str().lines().filter(|line| !line.starts_with("--")).collect();
+            let writes = WRITES.iter().any(|write| text.contains(write));
+            let calls = VOLATILE.iter().any(|function| text.contains(&format!("outbox_{function}(")));
+            assert!(writes || calls, "{name} may be answered by a standby");
+        }
+    }
+
     #[test]
     fn a_schema_stands_before_every_name_of_ours() {
         let statement =

@@ -20,6 +20,7 @@
 //! | [`RedisCluster`] | three primaries of Redis 8 |
 //! | [`Kafka`] | Apache Kafka 4.3, one broker or three; with users and permissions, with proxies |
 //! | [`PgBouncer`] | a pool in front of a PostgreSQL |
+//! | [`Pgpool`] | a pool that sends reads to a standby |
 //! | [`Proxy`] | a TCP proxy that cuts, delays, holds and drops data |
 //!
 //! `shared()` returns one server for all tests of a test program; `start()` starts one for a single
@@ -70,6 +71,7 @@ mod notes;
 mod own;
 mod part;
 mod pgbouncer;
+mod pgpool;
 mod pool;
 mod ports;
 mod postgres;
@@ -97,6 +99,7 @@ pub use mysql::{MariaDb, MySql, MySqlServer};
 #[cfg(feature = "mongodb")]
 pub use outbox_mongo_front as mongo_front;
 pub use pgbouncer::{PgBouncer, PgBouncerServer};
+pub use pgpool::{Pgpool, PgpoolServer};
 pub use postgres::{Postgres, PostgresServer};
 pub use processes::Usage;
 pub use proxy::Proxy;

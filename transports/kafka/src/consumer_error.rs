@@ -31,7 +31,8 @@ impl ConsumerError {
         let begins = |beginnings: &[&str]| beginnings.iter().any(|beginning| words.starts_with(beginning));
         // Whatever the code: of these nothing at all can be received.
         if begins(&["JoinGroup", "SyncGroup", "ConsumerGroupHeartbeat", "FindCoordinator"]) {
-            return false;
+            // Refused for one topic that may not be described: it is found, and left out.
+            return self.code == Code::TopicAuthorizationFailed && begins(&["ConsumerGroupHeartbeat"]);
         }
         let of_topics = matches!(
             self.code,
@@ -133,6 +134,11 @@ impl ConsumerError {
     }
 }
 
+/// Returns the words for a topic that this consumer may not read.
+pub(crate) fn not_readable() -> String {
+    ConsumerError::of(Code::TopicAuthorizationFailed).is_told().map(|(_, words)| words).unwrap_or_default()
+}
+
 /// Returns true if the client gets over it by itself: what a rebalance, a leader that moves and a
 /// single connection that is lost bring with them.
 const fn passes(code: Code) -> bool {
@@ -221,7 +227,8 @@ mod tests {
         assert!(of_a_topic(Code::TopicAuthorizationFailed, "Fetch from broker 1 failed"));
         assert!(of_a_topic(Code::PolicyViolation, "Fetch from broker 1 failed at offset 3"));
         assert!(of_a_topic(Code::UnknownTopicOrPartition, "Subscribed topic not available: orders"));
-        assert!(!of_a_topic(Code::TopicAuthorizationFailed, "ConsumerGroupHeartbeat failed"));
+        assert!(of_a_topic(Code::TopicAuthorizationFailed, "ConsumerGroupHeartbeat failed"));
+        assert!(!of_a_topic(Code::GroupMaxSizeReached, "ConsumerGroupHeartbeat failed"));
         assert!(!of_a_topic(Code::GroupAuthorizationFailed, "FindCoordinator response error"));
         assert!(!of_a_topic(Code::AllBrokersDown, "1/1 brokers are down"));
     }

@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use outbox_contract::backend::{Deliveries, Lag, Loss, Problem, Received, Subscription, Tag, Unit};
-use outbox_contract::{TransportError, TransportErrorKind};
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use outbox_contract::{Topic, TransportError, TransportErrorKind};
+use rdkafka::consumer::BaseConsumer;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::config::{Config, not_taken};
+use crate::config::{Config, GroupProtocol, not_taken};
 use crate::dispatch::Dispatch;
 use crate::member::{self, Member, MemberContext};
 use crate::positions::Positions;
 use crate::problems::Problems;
+use crate::subscribed::Subscribed;
 use crate::watch;
 
 pub(crate) struct KafkaDeliveries {
@@ -27,22 +28,26 @@ pub(crate) struct KafkaDeliveries {
 }
 
 impl KafkaDeliveries {
-    /// Joins the group. `known`: problems of topics that were found already.
+    /// Joins the group. `known`: problems of topics that were found already. `hidden`: topics that
+    /// it may not describe.
     pub(crate) fn join(
         config: &Config,
         subscription: &Subscription,
         dispatch: Dispatch,
         known: Vec<Problem>,
+        hidden: Vec<Topic>,
     ) -> Result<Self, TransportError> {
         let positions = Positions::new(subscription, config.begins_at_end());
         let topics = subscription.topics.clone();
-        let member = Arc::new(Member::new(topics, dispatch, Problems::new(known), positions));
+        let of_all = config.group_protocol == GroupProtocol::Consumer;
+        let subscribed = of_all.then(|| Subscribed::new(topics.clone(), hidden));
+        let asked = subscribed.as_ref().map_or(topics.clone(), |subscribed| subscribed.asked().to_vec());
+        let member = Arc::new(Member::new(topics, dispatch, Problems::new(known), positions, subscribed));
         let client = config.member(subscription.consumer.as_str(), subscription.prefetch_bytes);
         let consumer: BaseConsumer<MemberContext> = client
             .create_with_context(MemberContext(Arc::clone(&member)))
             .map_err(|error| not_taken("subscribe", error))?;
-        let topics: Vec<&str> = subscription.topics.iter().map(outbox_contract::Topic::as_str).collect();
-        consumer.subscribe(&topics).map_err(|error| {
+        member::subscribe(&consumer, &asked).map_err(|error| {
             let words = "librdkafka rejected the subscription";
             TransportError::new(TransportErrorKind::Invalid, "subscribe", words).with_source(error)
         })?;

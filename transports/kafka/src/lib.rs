@@ -28,6 +28,7 @@ mod publish_timeout;
 mod record;
 mod security;
 mod send_queue;
+mod subscribed;
 mod topics;
 mod transport;
 mod under_way;

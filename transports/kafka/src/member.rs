@@ -23,6 +23,7 @@ use crate::dispatch::{Dispatch, Flow};
 use crate::lags::Lags;
 use crate::positions::Positions;
 use crate::problems::Problems;
+use crate::subscribed::Subscribed;
 
 mod calls;
 
@@ -47,6 +48,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Member {
     events: Events,
     topics: Vec<Topic>,
+    /// None: the members divide the partitions, and refuse no topic.
+    subscribed: Option<Mutex<Subscribed>>,
     // A plain mutex: held for one step of the machine, never across an await, nor while the broker
     // is asked.
     dispatch: Mutex<Dispatch>,
@@ -76,10 +79,12 @@ impl Member {
         dispatch: Dispatch,
         problems: Problems,
         positions: Positions,
+        subscribed: Option<Subscribed>,
     ) -> Self {
         Self {
             events: Events::default(),
             topics,
+            subscribed: subscribed.map(Mutex::new),
             dispatch: Mutex::new(dispatch),
             acknowledged: Condvar::new(),
             wake: Notify::new(),
@@ -127,6 +132,19 @@ impl Member {
 
     pub(crate) fn topics(&self) -> &[Topic] {
         &self.topics
+    }
+
+    /// A look at a topic has shown whether it may be described. Asks the group for others if it has
+    /// to.
+    pub(crate) fn is_hidden(&self, consumer: &BaseConsumer<MemberContext>, topic: &Topic, hidden: bool) {
+        let Some(subscribed) = &self.subscribed else { return };
+        let mut subscribed = subscribed.lock().unwrap_or_else(PoisonError::into_inner);
+        subscribed.is_hidden(topic, hidden);
+        if let Some(topics) = subscribed.ask()
+            && let Err(error) = subscribe(consumer, topics)
+        {
+            tracing::warn!(%topic, %error, "the subscription could not be changed");
+        }
     }
 
     /// An error may be of a single topic: of one that it names, or of any.
@@ -250,6 +268,11 @@ impl Member {
     fn committing(&self) -> MutexGuard<'_, ()> {
         self.committing.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Asks the group for topics.
+pub(crate) fn subscribe(consumer: &BaseConsumer<MemberContext>, topics: &[Topic]) -> KafkaResult<()> {
+    consumer.subscribe(&topics.iter().map(Topic::as_str).collect::<Vec<_>>())
 }
 
 /// The partition of a unit, as the client has it.

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::builder::KafkaTransportBuilder;
 use crate::config::Config;
 use crate::connection_error::kind_of;
+use crate::consumer_error::not_readable;
 use crate::deliveries::KafkaDeliveries;
 use crate::dispatch::Dispatch;
 use crate::flight::{Flight, Heard};
@@ -160,11 +161,19 @@ impl Transport for KafkaTransport {
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
         self.shared.open("subscribe")?;
         let dispatch = Dispatch::new(&subscription)?;
-        let (mut problems, mut first) = (Vec::new(), None);
+        let (mut problems, mut hidden, mut first) = (Vec::new(), Vec::new(), None);
         for topic in &subscription.topics {
-            let Err((what, failure)) = self.shared.topics.partitions(topic, ANSWER).await else { continue };
-            let error =
-                TransportError::new(kind_of(&failure.class), "subscribe", failure.message.to_string());
+            // Not what was known before: a right may have been taken since.
+            self.shared.topics.forget(topic);
+            let Err((what, mut failure)) = self.shared.topics.partitions(topic, ANSWER).await else {
+                continue;
+            };
+            let kind = kind_of(&failure.class);
+            if what == Unavailable::Topic && kind == TransportErrorKind::NotPermitted {
+                failure.message = not_readable();
+                hidden.push(topic.clone());
+            }
+            let error = TransportError::new(kind, "subscribe", failure.message.clone());
             if what == Unavailable::Route {
                 return Err(error);
             }
@@ -174,7 +183,10 @@ impl Transport for KafkaTransport {
         match first {
             // Nothing at all can be received.
             Some(error) if problems.len() == subscription.topics.len() => Err(error),
-            _ => Ok(Box::new(KafkaDeliveries::join(&self.shared.config, &subscription, dispatch, problems)?)),
+            _ => {
+                let config = &self.shared.config;
+                Ok(Box::new(KafkaDeliveries::join(config, &subscription, dispatch, problems, hidden)?))
+            }
         }
     }
 

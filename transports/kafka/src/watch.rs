@@ -63,15 +63,17 @@ pub(crate) fn run(member: &Member, consumer: &Weak<BaseConsumer<MemberContext>>,
             if member.is_leaving() {
                 return;
             }
-            let findings = match &probe {
+            let looked = match &probe {
                 Some(probe) if suspects.contains(topic) => {
                     look(&probe.client, topic, |led| probe.read(member, topic, led).ok().flatten())
                 }
                 // Gone when the member is about to end.
                 _ => consumer.upgrade().and_then(|consumer| look(&consumer, topic, |_| Some(Vec::new()))),
             };
-            if let Some(findings) = findings {
-                member.problems().found(topic, findings);
+            let Some(Looked { findings, hidden }) = looked else { continue };
+            member.problems().found(topic, findings);
+            if let Some(consumer) = consumer.upgrade() {
+                member.is_hidden(&consumer, topic, hidden);
             }
         }
         if member.problems().is_quiet() {
@@ -175,20 +177,31 @@ impl Probe {
     }
 }
 
+/// Result of a look at a topic.
+struct Looked {
+    findings: Vec<Finding>,
+    /// True if it may not be described.
+    hidden: bool,
+}
+
 /// Returns what is wrong with a topic. None: no broker told. `read`: tells what is wrong with those
 /// of its partitions that have a leader.
 fn look<C: ConsumerContext>(
     client: &BaseConsumer<C>,
     topic: &Topic,
     read: impl FnOnce(BTreeSet<i32>) -> Option<Vec<Finding>>,
-) -> Option<Vec<Finding>> {
+) -> Option<Looked> {
+    let seen = |findings| Some(Looked { findings, hidden: false });
     let metadata = client.fetch_metadata(Some(topic.as_str()), ANSWER).ok()?;
     let found = metadata.topics().iter().find(|found| found.name() == topic.as_str())?;
     if let Some(code) = found.error() {
-        return ConsumerError::of(code.into()).is_told().map(|(_, words)| vec![(None, words)]);
+        let code = RDKafkaErrorCode::from(code);
+        let hidden = code == RDKafkaErrorCode::TopicAuthorizationFailed;
+        let (_, words) = ConsumerError::of(code).is_told()?;
+        return Some(Looked { findings: vec![(None, words)], hidden });
     }
     if found.partitions().is_empty() {
-        return Some(vec![(None, missing(topic.as_str()).message.to_string())]);
+        return seen(vec![(None, missing(topic.as_str()).message.to_string())]);
     }
     let (mut findings, led) = leaders(found);
     if !led.is_empty() {
@@ -200,7 +213,7 @@ fn look<C: ConsumerContext>(
         findings.truncate(1);
         findings.iter_mut().for_each(|(number, _)| *number = None);
     }
-    Some(findings)
+    seen(findings)
 }
 
 /// The partitions that have a leader, and what is said of the others.

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use outbox_contract::backend::Blame;
 use outbox_contract::{Failure, StoreError, StoreErrorKind};
 
 use crate::mediator::HandlerError;
-use crate::unit_of_work::VersionMismatch;
+use crate::unit_of_work::{VersionMismatch, blame_of_store};
 
 /// Verdict on one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,10 +104,10 @@ impl TransactionError {
     /// is too slow for the server's limits finds the same. Neither must stop all others; a store
     /// that is away shows at the next transaction.
     pub(crate) fn of_work(what: &'static str, error: &StoreError) -> Self {
-        match error.kind() {
-            StoreErrorKind::Conflict => Self::conflict(error),
-            StoreErrorKind::Unavailable | StoreErrorKind::Busy => Self::environment(error),
-            _ => Self::Handler(Verdict::Failed(Failure::new(what, error.to_string()))),
+        match blame_of_store(error.kind()) {
+            Blame::Conflict => Self::conflict(error),
+            Blame::Environment => Self::environment(error),
+            Blame::Handler => Self::Handler(Verdict::Failed(Failure::new(what, error.to_string()))),
         }
     }
 

@@ -98,6 +98,22 @@ fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn
     std::iter::successors(Some(error), |error| (**error).source())
 }
 
+/// Returns the cause of a store's error. Tables and rights that are missing are missing for every
+/// message: none of them is at fault.
+pub(crate) const fn blame_of_store(kind: StoreErrorKind) -> Blame {
+    match kind {
+        StoreErrorKind::Conflict => Blame::Conflict,
+        StoreErrorKind::Unavailable
+        | StoreErrorKind::Busy
+        | StoreErrorKind::NotMigrated
+        | StoreErrorKind::SchemaTooNew
+        | StoreErrorKind::SchemaAltered
+        | StoreErrorKind::NotPermitted
+        | StoreErrorKind::Unsupported => Blame::Environment,
+        _ => Blame::Handler,
+    }
+}
+
 /// Returns the cause of an error: a conflict takes precedence, if the error or one of its causes is
 /// one. `by_driver` knows the errors of the store's driver.
 pub(crate) fn blame(
@@ -105,11 +121,7 @@ pub(crate) fn blame(
     by_driver: impl Fn(&(dyn Error + 'static)) -> Blame,
 ) -> Blame {
     let said = causes(error).map(|error| {
-        let store = error.downcast_ref::<StoreError>().map(|error| match error.kind() {
-            StoreErrorKind::Conflict => Blame::Conflict,
-            StoreErrorKind::Unavailable | StoreErrorKind::Busy => Blame::Environment,
-            _ => Blame::Handler,
-        });
+        let store = error.downcast_ref::<StoreError>().map(|error| blame_of_store(error.kind()));
         let version = error
             .downcast_ref::<VersionMismatch>()
             .map(|version| if version.is_conflict() { Blame::Conflict } else { Blame::Handler });
@@ -188,5 +200,26 @@ impl From<AppendError> for WorkError {
 impl From<MessageError> for WorkError {
     fn from(error: MessageError) -> Self {
         Self::Append(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_store_lacks_is_no_fault_of_a_message() {
+        let caused = |kind| {
+            let error = WorkError::Store(StoreError::new(kind, "append", "words"));
+            blame(&error, |_| Blame::Handler)
+        };
+        assert_eq!(caused(StoreErrorKind::Conflict), Blame::Conflict);
+        for kind in [StoreErrorKind::NotPermitted, StoreErrorKind::SchemaAltered, StoreErrorKind::NotMigrated]
+        {
+            assert_eq!(caused(kind), Blame::Environment, "{kind:?}");
+        }
+        for kind in [StoreErrorKind::Invalid, StoreErrorKind::NotInTransaction, StoreErrorKind::Other] {
+            assert_eq!(caused(kind), Blame::Handler, "{kind:?}");
+        }
     }
 }

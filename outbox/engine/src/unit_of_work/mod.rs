@@ -12,7 +12,7 @@ use outbox_contract::{AppendOptions, Codec, DomainEvent, Json, Outgoing, Transac
 use serde::Serialize;
 
 pub use error::WorkError;
-pub(crate) use error::blame;
+pub(crate) use error::{blame, blame_of_store};
 pub use event_log::{Aggregate, EventLog};
 pub use version::VersionMismatch;
 

@@ -1,6 +1,7 @@
 -- Recorded operations, the oldest first.
 -- $1 route, $2 topic, $3 key (null: any), $4 ids of which an entry names one (null: any), $5 since, $6 before (null: any), $7 how many, $8 how
 -- many to pass over.
+with at_primary as (select outbox_now())
 select a.at, a.actor, a.operation, a.route, a.topic, a.key, a.detail, a.affected, a.ids
 from outbox_audit a
 where ($1::text is null or a.route = $1)

@@ -1,7 +1,7 @@
 -- The lowest position of a message of a route that stands at or below the low-water of all its
 -- buckets, where none should, and that low-water: $1 route. Maximum number of scanned rows of other
 -- routes: $2.
-with start as materialized (
+with at_primary as (select outbox_now()), start as materialized (
     select case when count(*) = 256 then min(coalesce(l.low_water, r.low_water, 0)) else 0 end as low_water
     from outbox_lease l
     left join outbox_relay r on r.route = l.route and r.relay = l.relay

@@ -2,7 +2,7 @@
 -- $1 route, $2 topic, $3 key (null: any), $4 ids (null: any), $5 since, $6 before (null: any), $7 how many, $8 how many to pass over, $9 how
 -- many bytes of content; the first one comes whatever it has. Sizes are known without reading content.
 -- $10 type (null: any).
-with page as materialized (
+with at_primary as (select outbox_now()), page as materialized (
     select d.number, (octet_length(d.headers) + octet_length(d.payload))::bigint as size
     from outbox_dead d
     where ($1::text is null or d.route = $1)

@@ -2,7 +2,7 @@
 -- $1 route, $2 topic, $3 key (null: any), $4 ids (null: any), $5 since, $6 before (null: any), $7 how many, $8 how many to pass over, $9 how
 -- many bytes of content; the first one comes whatever it has. Sizes are known without reading content.
 -- $10 type (null: any).
-with page as materialized (
+with at_primary as (select outbox_now()), page as materialized (
     select h.number, h.delivered_at, (octet_length(h.headers) + octet_length(h.payload))::bigint as size
     from outbox_history h
     where ($1::text is null or h.route = $1)

@@ -1,5 +1,6 @@
 -- Failing and held keys, the longest failing first. What is parked is counted for the keys of the page only.
 -- $1 route, $2 topic, $3 key (null: any), $4 ids (null: any), $5 since, $6 before (null: any), $7 how many, $8 how many to pass over.
+with at_primary as (select outbox_now())
 select k.route, k.topic, k.key, k.held, k.next_attempt_at, k.attempts, k.first_failure, k.last_failure, k.since,
        (select count(*) from outbox_parked p where p.route = k.route and p.topic = k.topic and p.order_key = k.key) as parked,
        outbox_first_parked(k.route, k.topic, k.key) as first

@@ -2,7 +2,7 @@
 -- $1 route, $2 topic, $3 key (null: any), $4 ids (null: any), $5 since, $6 before (null: any), $7 how many, $8 how many to pass over, $9 how
 -- many bytes of content; the first one comes whatever it has. Sizes are known without reading content.
 -- $10 type (null: any).
-with page as materialized (
+with at_primary as (select outbox_now()), page as materialized (
     select q.route, q.topic, q.order_key, q.position, q.id, (octet_length(q.headers) + octet_length(q.payload))::bigint as size
     from outbox_parked q
     where ($1::text is null or q.route = $1)

@@ -3,7 +3,7 @@
 -- many bytes of content; the first one comes whatever it has; $11 how many are looked at. Sizes are known without reading content. The primary key
 -- gives the order, so nothing is read behind the last message of the page.
 -- $10 type (null: any).
-with page as materialized (
+with at_primary as (select outbox_now()), page as materialized (
     select l.position, l.size
     from (
         select m.position, m.id, m.route, m.topic, m.key, m.event_type, m.appended_at, (octet_length(m.headers) + octet_length(m.payload))::bigint as size

@@ -3,6 +3,7 @@
 -- key. $1 the consumer, $2 its route, $3 topic, $4 the message's order key, $5 its key (null: it
 -- has none, and no hot message is ordered with it), $6 its id.
 -- The offsets: see deduplicate.sql.
+with at_primary as (select outbox_now())
 select exists (select from outbox_handled a where a.consumer = $1 and a.id = $6::uuid) as noted,
        coalesce(
            (select p.id

@@ -1,6 +1,7 @@
 -- The oldest dead letter that matches, with its number.
 -- $1 route, $2 topic, $3 key (null: any), $4 ids (null: any), $5 since, $6 before (null: any), $7 how many: 1, or 0.
 -- $8 type (null: any).
+with at_primary as (select outbox_now())
 select d.position, d.id, d.bucket::bigint as bucket, d.topic, d.key, d.event_type, d.schema_version, d.content_type, d.headers, d.payload,
        d.occurred_at, d.appended_at, d.number
 from outbox_dead d

@@ -1,6 +1,6 @@
 -- Which messages wait on a route, hot or parked, each where it was read: $1 positions, $2 their ids, $3 the route. Those that wait are locked, so that they
 -- go on waiting: whoever removes one, or moves it, comes behind this transaction.
-with asked as materialized (
+with at_primary as (select outbox_now()), asked as materialized (
     select a.position, a.id from unnest($1::bigint[], $2::uuid[]) a(position, id)
 ), hot as (
     select m.position, m.id

@@ -1,4 +1,5 @@
 -- Number of messages that a consumer has handled: $1 the consumer, $2 topic, $3 key, $4 since, $5 before (null: any).
+with at_primary as (select outbox_now())
 select count(*)
 from outbox_handled h
 where h.consumer = $1::text

@@ -1,2 +1,3 @@
 -- Reads the identity of the outbox.
+with at_primary as (select outbox_now())
 select id from outbox_identity

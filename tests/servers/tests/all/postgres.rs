@@ -1,10 +1,10 @@
-//! PostgreSQL and PgBouncer for tests.
+//! PostgreSQL, PgBouncer and Pgpool for tests.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::time::{Duration, Instant};
 
-use outbox_servers::{OrSkip as _, PgBouncer, Postgres};
+use outbox_servers::{OrSkip as _, PgBouncer, Pgpool, Postgres};
 
 #[test]
 fn every_test_gets_an_empty_database_of_the_shared_server() {
@@ -125,4 +125,21 @@ fn a_pool_passes_statements_on_and_can_be_killed() {
         pool.start_again();
         assert!(server.query(&url, asked).contains("psql - 127.0.0.1"));
     }
+}
+
+#[test]
+fn a_pool_that_spreads_reads_sends_them_to_the_standby_and_the_rest_to_the_primary() {
+    let Some(primary) = Postgres::newest().start().or_skip() else { return };
+    let Some(standby) = primary.standby().or_skip() else { return };
+    let Some(pool) = Pgpool::new(&primary, &standby).start().or_skip() else { return };
+    let url = pool.url(&primary.url());
+    let port = |server: &outbox_servers::PostgresServer| server.tcp_port().to_string();
+    let asked = "-- A comment.\nselect current_setting('port')";
+    assert_eq!(primary.query(&url, asked), port(&standby));
+    let written = "create table t as select current_setting('port') as port; select port from t";
+    assert_eq!(primary.query(&url, written), port(&primary));
+    pool.kill();
+    assert!(primary.try_query(&url, asked).is_err());
+    pool.start_again();
+    assert_eq!(primary.query(&url, asked), port(&standby));
 }

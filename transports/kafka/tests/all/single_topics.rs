@@ -12,7 +12,9 @@ use crate::support::{
 use outbox_contract::backend::{Deliveries, Problem, Received, Subscription, Transport};
 use outbox_contract::{Consumer, Topic};
 use outbox_servers::{Kafka, KafkaServer, OrSkip};
-use outbox_transport_kafka::KafkaTransport;
+use outbox_transport_kafka::{GroupProtocol, KafkaTransport};
+
+const BOTH: [GroupProtocol; 2] = [GroupProtocol::Cooperative, GroupProtocol::Consumer];
 
 /// A member, and what came to it of each topic.
 struct Reader {
@@ -71,7 +73,11 @@ async fn send(transport: &KafkaTransport, topic: &Topic, numbers: std::ops::Rang
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_that_is_deleted_delays_no_other_until_it_is_made_again() {
     let Some(server) = Kafka::newest().shared().or_skip() else { return };
-    let transport = KafkaTransport::builder(server.url()).build().unwrap();
+    futures_util::future::join_all(BOTH.map(|protocol| deleted(&server, protocol))).await;
+}
+
+async fn deleted(server: &KafkaServer, protocol: GroupProtocol) {
+    let transport = KafkaTransport::builder(server.url()).group_protocol(protocol).build().unwrap();
     let (well, deleted) =
         (fresh_topic(&server.url(), 2, &[]).await, fresh_topic(&server.url(), 2, &[]).await);
     send(&transport, &well, 0..80).await;
@@ -99,7 +105,11 @@ async fn a_topic_that_is_deleted_delays_no_other_until_it_is_made_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_that_is_missing_at_the_start_is_received_once_it_is_made() {
     let Some(server) = Kafka::newest().shared().or_skip() else { return };
-    let transport = KafkaTransport::builder(server.url()).build().unwrap();
+    futures_util::future::join_all(BOTH.map(|protocol| missing_at_the_start(&server, protocol))).await;
+}
+
+async fn missing_at_the_start(server: &KafkaServer, protocol: GroupProtocol) {
+    let transport = KafkaTransport::builder(server.url()).group_protocol(protocol).build().unwrap();
     let (well, missing) = (fresh_topic(&server.url(), 1, &[]).await, fresh_name());
     let mut reader = Reader::join(&transport, &[&well, &missing]).await;
     assert_eq!(reader.problems_of(&missing).len(), 1);
@@ -134,6 +144,18 @@ async fn acl(
     tokio::task::spawn_blocking(changed).await.unwrap();
 }
 
+/// The transport of the user without rights.
+fn of_nobody(server: &KafkaServer, protocol: GroupProtocol) -> KafkaTransport {
+    KafkaTransport::builder(server.url())
+        .property("security.protocol", "SASL_PLAINTEXT")
+        .property("sasl.mechanism", "PLAIN")
+        .property("sasl.username", Kafka::NOBODY.0)
+        .property("sasl.password", Kafka::NOBODY.1)
+        .group_protocol(protocol)
+        .build()
+        .unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_that_may_not_be_read_any_more_delays_no_other_until_it_may() {
     let started =
@@ -151,13 +173,7 @@ async fn a_topic_that_may_not_be_read_any_more_delays_no_other_until_it_may() {
     }
     acl(&server, "--add", "Read", "--group", &group).await;
     let writer = KafkaTransport::builder(server.internal_url()).build().unwrap();
-    let transport = KafkaTransport::builder(server.url())
-        .property("security.protocol", "SASL_PLAINTEXT")
-        .property("sasl.mechanism", "PLAIN")
-        .property("sasl.username", Kafka::NOBODY.0)
-        .property("sasl.password", Kafka::NOBODY.1)
-        .build()
-        .unwrap();
+    let transport = of_nobody(&server, GroupProtocol::Cooperative);
     send(&writer, &well, 0..10).await;
     send(&writer, &secret, 0..10).await;
     let consumer = Consumer::new(group.as_str()).unwrap();
@@ -179,6 +195,55 @@ async fn a_topic_that_may_not_be_read_any_more_delays_no_other_until_it_may() {
     assert_eq!(committed, 60, "and is committed");
 
     acl(&server, "--add", "Read", "--topic", secret.as_str()).await;
+    reader.until("it is received again", |it| it.has(&secret, 19)).await;
+    reader.until("nothing is wrong", |it| it.member.problems().is_empty()).await;
+}
+
+/// A broker that divides the partitions refuses the heartbeat of a member that asks for a topic
+/// which it may not describe: as it is, of all topics.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_may_not_be_described_delays_no_other_until_it_may() {
+    let started =
+        tokio::task::spawn_blocking(|| Kafka::newest().authorized().start().or_skip()).await.unwrap();
+    let Some(server) = started else { return };
+    futures_util::future::join_all(BOTH.map(|protocol| not_described(&server, protocol))).await;
+}
+
+async fn not_described(server: &KafkaServer, protocol: GroupProtocol) {
+    let group = fresh_name().to_string();
+    let (well, secret) = (
+        fresh_topic(&server.internal_url(), 2, &[]).await,
+        fresh_topic(&server.internal_url(), 2, &[]).await,
+    );
+    // It brings the right to describe.
+    acl(server, "--add", "Read", "--topic", well.as_str()).await;
+    acl(server, "--add", "Read", "--group", &group).await;
+    let writer = KafkaTransport::builder(server.internal_url()).build().unwrap();
+    let transport = of_nobody(server, protocol);
+    send(&writer, &well, 0..10).await;
+    send(&writer, &secret, 0..10).await;
+    let consumer = Consumer::new(group.as_str()).unwrap();
+    let mut reader = Reader::join_as(&transport, consumer.clone(), &[&well, &secret]).await;
+    reader.until("the other is received", |it| it.has(&well, 9)).await;
+    let problem = &reader.problems_of(&secret)[0];
+    assert!(problem.error.contains("grant Read"), "{problem}");
+
+    acl(server, "--add", "Read", "--topic", secret.as_str()).await;
+    reader.until("it is received", |it| it.has(&secret, 9)).await;
+    reader.until("nothing is wrong", |it| it.member.problems().is_empty()).await;
+
+    acl(server, "--remove", "Read", "--topic", secret.as_str()).await;
+    send(&writer, &secret, 10..20).await;
+    reader.until("it is named", |it| !it.problems_of(&secret).is_empty()).await;
+    send(&writer, &well, 10..20).await;
+    reader.until("the other goes on", |it| it.has(&well, 19)).await;
+    // By the same transport, which may describe it as far as it knows.
+    reader.member.close().await.unwrap();
+    let mut reader = Reader::join_as(&transport, consumer, &[&well, &secret]).await;
+    send(&writer, &well, 20..30).await;
+    reader.until("the other is received by the next member", |it| it.has(&well, 29)).await;
+
+    acl(server, "--add", "Read", "--topic", secret.as_str()).await;
     reader.until("it is received again", |it| it.has(&secret, 19)).await;
     reader.until("nothing is wrong", |it| it.member.problems().is_empty()).await;
 }

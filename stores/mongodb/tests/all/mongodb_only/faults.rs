@@ -4,12 +4,14 @@
 use std::time::Duration;
 
 use mongodb::Client;
-use outbox_contract::{Route, Store, StoreError, StoreErrorKind, Transactional};
+use outbox_contract::{Consumer, Route, Store, StoreError, StoreErrorKind, Transactional};
 use outbox_servers::mongo_front::{Fault, Happens, Options};
 use outbox_servers::{MongoDb, MongoDbServer, OrSkip};
 use outbox_store_mongodb::{MongoDbOptions, MongoDbStore};
 
-use super::support::{Fixture, append, fetch, in_database, message, messages, open, options, relay};
+use super::support::{
+    Fixture, append, fetch, in_database, lease_request, message, messages, open, options, relay,
+};
 
 const SECRET: &str = "s3cr3t-pa55";
 
@@ -141,6 +143,42 @@ async fn what_the_server_says_has_a_kind() {
     assert_says(&store.fetch(&request).await.unwrap_err(), StoreErrorKind::Unavailable, "");
     fixture.server.fail_no_more();
     store.fetch(&request).await.unwrap();
+}
+
+/// A validator that somebody gave a collection refuses documents (121); to a role with the right to
+/// read, the server refuses every write (13).
+#[tokio::test]
+async fn a_write_that_the_server_refuses_names_the_cause_and_loses_nothing() {
+    const WRITES: [&str; 4] = ["insert", "update", "delete", "findAndModify"];
+    let Some(fixture) = Fixture::alone(options()).await else { return };
+    let (store, consumer) = (&fixture.store, Consumer::new("inventory").unwrap());
+    let relay = relay(store).await;
+    append(store, [message("a")]).await;
+    let waiting = &messages(fetch(store, relay).await)[0];
+    for (code, kind, says) in [
+        (121, StoreErrorKind::SchemaAltered, "validator"),
+        (13, StoreErrorKind::NotPermitted, "grant readWrite"),
+    ] {
+        let mut tx = store.begin().await.unwrap();
+        let mut handling = store.begin().await.unwrap();
+        let error = Happens::Error { code, labels: Vec::new() };
+        fixture.server.fail_next(Fault::of(&WRITES, error).times(u32::MAX));
+        let appended = store.append(&mut tx, &[message("b").into()]).await;
+        let appended = appended.unwrap_err().to_string();
+        assert!(appended.contains(says), "{appended}");
+        let recorded = store.deduplicate(&mut handling, &consumer, &[&waiting.message]).await;
+        assert_says(&recorded.unwrap_err(), kind, says);
+        assert_says(&store.settle(&Route::default(), &[waiting.row()]).await.unwrap_err(), kind, says);
+        assert_says(&store.lease(&lease_request(relay)).await.unwrap_err(), kind, says);
+        fixture.server.fail_no_more();
+        store.rollback(tx).await.unwrap();
+        store.rollback(handling).await.unwrap();
+    }
+    assert_eq!(messages(fetch(store, relay).await).len(), 1, "it is still there, and nothing else");
+    assert!(!store.is_handled(&consumer, waiting.message.id).await.unwrap());
+    store.settle(&Route::default(), &[waiting.row()]).await.unwrap();
+    append(store, [message("b")]).await;
+    assert_eq!(messages(fetch(store, relay).await).len(), 1);
 }
 
 #[tokio::test]

@@ -6,16 +6,19 @@ use std::time::Duration;
 use outbox_contract::backend::{Dedup, KeyTransition, RelayId, Step, Then, Transitioned};
 use outbox_contract::{Admin, Consumer, Failure, Route, Store, Transactional};
 use outbox_servers::{OrSkip, PgBouncer, Postgres, PostgresServer};
+use outbox_store_postgres::PostgresStore;
 
 use super::support::{append, fetch, lease, message, messages, open, options};
 
-async fn whole_way(server: &PostgresServer, pooler: PgBouncer) {
+async fn behind(server: &PostgresServer, pooler: PgBouncer) {
     let Some(pooler) = pooler.start().or_skip() else { return };
-    let direct = server.fresh_database();
-    let url = pooler.url(&direct);
     let mut options = options();
     options.transaction_pooler = true;
-    let store = open(&url, options).await;
+    whole_way(&open(&pooler.url(&server.fresh_database()), options).await).await;
+}
+
+/// Migrates an outbox; appends, reads, settles, parks and skips; handles and repeats.
+pub(crate) async fn whole_way(store: &PostgresStore) {
     store.migrate().await.unwrap();
     store.migrate().await.unwrap();
     store.check().await.unwrap();
@@ -33,9 +36,9 @@ async fn whole_way(server: &PostgresServer, pooler: PgBouncer) {
         writer.await.unwrap();
     }
     let relay = RelayId::new();
-    let leases = lease(&store, relay).await.leases;
+    let leases = lease(store, relay).await.leases;
     assert_eq!(leases.len(), 256);
-    let read = messages(&fetch(&store, relay).await);
+    let read = messages(&fetch(store, relay).await);
     assert_eq!(read.len(), 160);
     let rows: Vec<_> = read[1..].iter().map(|stored| stored.row()).collect();
     store.settle(&Route::default(), &rows).await.unwrap();
@@ -80,11 +83,11 @@ async fn whole_way(server: &PostgresServer, pooler: PgBouncer) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_goes_its_whole_way_behind_a_pooler() {
     let Some(server) = Postgres::newest().shared().or_skip() else { return };
-    whole_way(&server, PgBouncer::newest(&server)).await;
+    behind(&server, PgBouncer::newest(&server)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_goes_its_whole_way_behind_a_pooler_without_prepared_statements() {
     let Some(server) = Postgres::newest().shared().or_skip() else { return };
-    whole_way(&server, PgBouncer::oldest(&server)).await;
+    behind(&server, PgBouncer::oldest(&server)).await;
 }
