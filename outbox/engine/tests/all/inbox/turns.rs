@@ -173,12 +173,12 @@ async fn timers_do_not_multiply_with_failing_keys() {
     let _inbox = inbox.tries(10).start().await.unwrap();
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let mut after = Vec::new();
-    for minute in 0..4 {
+    for minute in 0..2 {
         for key in 0..300 {
             world.send(&format!("key-{minute}-{key}"), 1);
             tokio::time::sleep(MS * 200).await;
         }
         after.push(tasks());
     }
-    assert!(after[3] <= after[0] + 20, "after each minute there were so many tasks: {after:?}");
+    assert!(after[1] <= after[0] + 20, "after each minute there were so many tasks: {after:?}");
 }

@@ -71,7 +71,7 @@ async fn a_page_of_what_waits_reads_no_more_than_the_page() {
                 select nextval('outbox_message_position'), n % 256, 'orders', 'key-' || n, 'x' from generate_series(1, 20000) n; \
                 analyze outbox_message";
     run(&mut connection, fill).await;
-    let arguments = "'default', null, null, null, null, null, 100, 0, 1000000, 10000";
+    let arguments = "'default', null, null, null, null, null, 100, 0, 1000000, null, 10000";
     let list = include_str!("../../../src/queries/browse_waiting.sql");
     for (statement, way) in [
         (list.to_owned(), "Index Scan using outbox_message_pkey"),
