@@ -76,7 +76,7 @@ fn instant<T>(
         return Ok(absolute(instant));
     }
     duration::parse(text).map(relative).map_err(|_| {
-        format!("{text:?} is no time; write RFC 3339, as 2030-01-31T12:00:00Z, or a duration from now, as 2h")
+        format!("invalid time {text:?}: write RFC 3339, as 2030-01-31T12:00:00Z, or a duration, as 2h")
     })
 }
 

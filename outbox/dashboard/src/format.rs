@@ -67,8 +67,9 @@ pub(crate) fn instant(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     if let Some(instant) = forms.iter().find_map(|form| Timestamp::parse(form)) {
         return Ok(instant);
     }
-    let span = duration::parse(&text)
-        .map_err(|_| format!("{text:?} is no time; write 2030-01-31 12:00 (UTC), or how long ago, as 2h"))?;
+    let span = duration::parse(&text).map_err(|_| {
+        format!("invalid time {text:?}: write 2030-01-31 12:00 (UTC), or how long ago, as 2h")
+    })?;
     let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
     Ok(Timestamp::from_micros(now.as_micros().saturating_sub(micros)))
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use outbox::Route;
 use outbox::backend::Backlog;
 
-/// A backlog is shown again for so many times the time that its measurement took. Pages that are
-/// loaded again and again cost a database at most this part of one connection.
+/// A backlog is shown again for so many times the time that its measurement took. A page that is
+/// loaded again and again costs a database at most this part of one connection.
 const TIMES: u32 = 10;
 
 /// Maximum age of a backlog that is shown again.
@@ -15,24 +15,31 @@ const OLDEST: Duration = Duration::from_secs(10);
 
 /// The last backlog of each route.
 #[derive(Debug, Default)]
-pub(crate) struct Measured(BTreeMap<Route, (Instant, Backlog)>);
+pub(crate) struct Measured {
+    until: BTreeMap<Route, (Instant, Backlog)>,
+    cleared: Option<Instant>,
+}
 
 impl Measured {
     /// Returns the backlog of a route, if it is young enough.
     pub(crate) fn get(&self, route: &Route, now: Instant) -> Option<Backlog> {
-        let (until, backlog) = self.0.get(route)?;
+        let (until, backlog) = self.until.get(route)?;
         (now < *until).then(|| backlog.clone())
     }
 
     /// Keeps a backlog that was measured between two instants.
     pub(crate) fn put(&mut self, route: Route, began: Instant, ended: Instant, backlog: Backlog) {
+        if self.cleared.is_some_and(|cleared| began <= cleared) {
+            return;
+        }
         let lasts = (ended.saturating_duration_since(began) * TIMES).min(OLDEST);
-        self.0.insert(route, (ended + lasts, backlog));
+        self.until.insert(route, (ended + lasts, backlog));
     }
 
-    /// Forgets all: an operation has changed something.
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
+    /// Forgets all, and what is being measured: an operation has changed something.
+    pub(crate) fn clear(&mut self, now: Instant) {
+        self.until.clear();
+        self.cleared = Some(now);
     }
 }
 
@@ -52,7 +59,19 @@ mod tests {
         assert!(kept(2, 19) && !kept(2, 20));
         assert!(kept(400, 3_999) && !kept(400, 4_000));
         assert!(kept(60_000, 9_999) && !kept(60_000, 10_000));
-        measured.clear();
-        assert!(measured.get(&route, began).is_none());
+    }
+
+    #[test]
+    fn what_an_operation_may_have_changed_is_not_shown_again() {
+        let (route, began) = (Route::default(), Instant::now());
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let mut measured = Measured::default();
+        measured.put(route.clone(), began, at(1), Backlog::default());
+        measured.clear(at(3));
+        assert!(measured.get(&route, at(3)).is_none());
+        measured.put(route.clone(), at(2), at(4), Backlog::default());
+        assert!(measured.get(&route, at(4)).is_none(), "it was measured meanwhile");
+        measured.put(route.clone(), at(4), at(5), Backlog::default());
+        assert!(measured.get(&route, at(5)).is_some());
     }
 }

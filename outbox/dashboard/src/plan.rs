@@ -20,6 +20,9 @@ const STEP: usize = 500;
 /// Number of keys that are read at once: each page is found from the beginning.
 const KEYS: usize = MAX_PER_CALL;
 
+/// Figure of a backlog from which on the store may have stopped counting.
+const MAX_COUNTED: u64 = 10_000;
+
 /// Maximum number of keys of one operation.
 const MAX_KEYS: usize = 10_000;
 
@@ -88,13 +91,19 @@ impl Plan {
         };
         let mut selection = Selection::of(params, visit.now)?;
         if params.get("chosen").is_some() && selection.filter.ids.is_none() {
-            return Err(Problem::bad("no message is chosen", "go back, and choose at least one"));
+            return Err(Problem::bad("no message is selected", "go back, and select at least one"));
         }
         if operation == Operation::Replay {
             // Replayed messages are delivered again, and would be found again.
             selection.filter.before.get_or_insert(visit.now);
         }
-        let Filter { route, topic, key, .. } = &selection.filter;
+        let Filter { route, topic, key, event_type, .. } = &selection.filter;
+        if operation.on_keys().is_some() && (event_type.is_some() || !selection.is_plain()) {
+            return Err(Problem::bad(
+                "keys are not selected by a type, a cause or a text",
+                "select them by route, topic, key or time",
+            ));
+        }
         let target = match (operation.view(), operation.on_keys()) {
             (Some(view), _) => Target::Messages(view, selection),
             (None, Some(KeyOperation::Hold)) => {
@@ -219,7 +228,7 @@ async fn messages(visit: &Visit, view: View, selection: &Selection) -> Result<Ex
     if let (View::DeadLetters, Some(route), true) = (view, &selection.filter.route, selection.is_whole()) {
         let dead = visit.ask(visit.store().backlog(route)).await?.dead;
         let first = scan(visit, view, selection, 0, Extent::SHOWN).await?.found;
-        return Ok(Extent { messages: dead, first, ..Extent::default() });
+        return Ok(Extent { messages: dead, is_at_least: dead >= MAX_COUNTED, first, ..Extent::default() });
     }
     let scan = scan(visit, view, selection, 0, usize::MAX).await?;
     let (messages, is_at_least, mut first) = (scan.found.len() as u64, scan.next.is_some(), scan.found);
@@ -238,7 +247,9 @@ async fn all_keys(
     let first_keys = visit.ask(visit.store().failing_keys(&selection.page(0, Extent::SHOWN))).await?;
     let messages = if operation == KeyOperation::Discard { backlog.parked } else { 0 };
     let keys = backlog.retrying_keys + backlog.held_keys;
-    Ok(Extent { messages, keys, first_keys, ..Extent::default() })
+    let is_at_least =
+        [messages, backlog.retrying_keys, backlog.held_keys].into_iter().any(|figure| figure >= MAX_COUNTED);
+    Ok(Extent { messages, keys, is_at_least, first_keys, ..Extent::default() })
 }
 
 /// Returns failing keys, and whether there may be more.

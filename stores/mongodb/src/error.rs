@@ -276,7 +276,7 @@ pub(crate) fn meaning(error: &Error) -> (StoreErrorKind, &'static str) {
         INDEX_OPTIONS_CONFLICT | INDEX_KEY_CONFLICT => (Kind::SchemaAltered, ALTERED),
         DOCUMENT_INVALID => (
             Kind::SchemaAltered,
-            "a validator of the collection refuses a document of the outbox (document failed validation); remove it: collMod with validator: {}",
+            "document failed validation: a validator of the collection rejects documents of the outbox; remove it: collMod with validator: {}",
         ),
         DOCUMENT_TOO_LARGE => (
             Kind::Invalid,

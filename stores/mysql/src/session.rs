@@ -26,7 +26,7 @@ pub(crate) async fn hold(connection: &mut MySqlConnection) -> Result<Option<Sess
     let row = match sqlx::query(sql::SESSION_HOLD).fetch_one(connection).await {
         Ok(row) => row,
         Err(error) if is_sound(&error) => {
-            tracing::debug!(%error, "no lock for this session; after a kill its leases have to expire");
+            tracing::debug!(%error, "GET_LOCK failed for this session; after a kill, takeover waits until the leases expire");
             return Ok(None);
         }
         Err(error) => return Err(error),

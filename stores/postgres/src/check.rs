@@ -127,8 +127,8 @@ async fn check_server(connection: &mut PgConnection) -> Result<(), StoreError> {
         return Err(StoreError::new(
             StoreErrorKind::Unavailable,
             OPERATION,
-            "the server is a standby and takes no writes; connect to the primary, and if a pooler spreads reads over standbys, switch that off for this role \
-             (Pgpool: load_balance_mode = off)",
+            "the server is a standby and takes no writes; connect to the primary; behind Pgpool, add outbox_.*,pg_is_in_recovery to \
+             write_function_list, or set load_balance_mode = off",
         ));
     }
     Ok(())

@@ -24,8 +24,8 @@ pub(crate) fn code(error: &sqlx::Error) -> Option<String> {
 /// not used again.
 pub(crate) fn answered_by_a_standby() -> sqlx::Error {
     sqlx::Error::Protocol(
-        "a standby answered a statement of the relay; connect to the primary, and if a pooler spreads reads over standbys, switch that off for this role \
-         (Pgpool: load_balance_mode = off)"
+        "a standby answered a statement of the relay; connect to the primary; behind Pgpool, add outbox_.*,pg_is_in_recovery to \
+             write_function_list, or set load_balance_mode = off"
             .to_owned(),
     )
 }

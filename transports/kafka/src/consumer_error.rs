@@ -53,6 +53,11 @@ impl ConsumerError {
             || begins(&["Fetch from broker", "Subscribed topic", "Failed to fetch committed offset for"])
     }
 
+    /// Returns true if the broker refused the member as a whole.
+    pub(crate) fn is_of_the_group(&self) -> bool {
+        self.words.starts_with("ConsumerGroupHeartbeat")
+    }
+
     /// The kind of error that it is, and the words for it. None: the client mends it by itself.
     pub(crate) fn is_told(&self) -> Option<(Kind, String)> {
         let (kind, remedy) = match self.code {

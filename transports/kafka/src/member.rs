@@ -50,6 +50,8 @@ pub(crate) struct Member {
     topics: Vec<Topic>,
     /// None: the members divide the partitions, and refuse no topic.
     subscribed: Option<Mutex<Subscribed>>,
+    /// True while it may describe none of the topics.
+    sees_nothing: AtomicBool,
     // A plain mutex: held for one step of the machine, never across an await, nor while the broker
     // is asked.
     dispatch: Mutex<Dispatch>,
@@ -84,6 +86,7 @@ impl Member {
         Self {
             events: Events::default(),
             topics,
+            sees_nothing: AtomicBool::new(subscribed.as_ref().is_some_and(Subscribed::is_nothing)),
             subscribed: subscribed.map(Mutex::new),
             dispatch: Mutex::new(dispatch),
             acknowledged: Condvar::new(),
@@ -140,10 +143,9 @@ impl Member {
         let Some(subscribed) = &self.subscribed else { return };
         let mut subscribed = subscribed.lock().unwrap_or_else(PoisonError::into_inner);
         subscribed.is_hidden(topic, hidden);
-        if let Some(topics) = subscribed.ask()
-            && let Err(error) = subscribe(consumer, topics)
-        {
-            tracing::warn!(%topic, %error, "the subscription could not be changed");
+        self.sees_nothing.store(subscribed.is_nothing(), Ordering::Release);
+        if let Err(error) = subscribed.ask(|topics| subscribe(consumer, topics)) {
+            tracing::warn!(%topic, %error, "could not change the subscription; trying again at the next look");
         }
     }
 
@@ -412,7 +414,11 @@ fn fail(member: &Member, consumer: &BaseConsumer<MemberContext>, error: &KafkaEr
     let words = member.events.last().filter(|last| last.code == code).map(|last| last.words);
     let consumer_error = ConsumerError { code, words: words.unwrap_or_default() };
     if consumer_error.is_of_a_topic() {
-        return member.doubt(&consumer_error);
+        member.doubt(&consumer_error);
+        // While none of the topics may be described, there are no others that go on.
+        if !(consumer_error.is_of_the_group() && member.sees_nothing.load(Ordering::Acquire)) {
+            return;
+        }
     }
     match consumer_error.told() {
         Some(problem) => {

@@ -38,14 +38,20 @@ impl Subscribed {
         }
     }
 
-    /// Returns the topics to ask for from now on, if they are others than before.
-    pub(crate) fn ask(&mut self) -> Option<&[Topic]> {
+    /// Returns true if none of the topics may be described.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.all.iter().all(|topic| self.hidden.contains(topic))
+    }
+
+    /// Asks for the topics that the member wants now, if they are others than before. If that
+    /// fails, they are asked for the next time.
+    pub(crate) fn ask<E>(&mut self, subscribe: impl FnOnce(&[Topic]) -> Result<(), E>) -> Result<(), E> {
         let wanted = self.wanted();
-        if wanted == self.asked {
-            return None;
+        if wanted != self.asked {
+            subscribe(&wanted)?;
+            self.asked = wanted;
         }
-        self.asked = wanted;
-        Some(&self.asked)
+        Ok(())
     }
 
     /// All of them if none would be taken: the group says why.
@@ -66,12 +72,21 @@ mod tests {
         let (one, other) = (topic("one"), topic("other"));
         let mut subscribed = Subscribed::new(vec![one.clone(), other.clone()], [other.clone()]);
         assert_eq!(subscribed.asked(), std::slice::from_ref(&one));
-        assert_eq!(subscribed.ask(), None);
+        let asks = |subscribed: &mut Subscribed| {
+            let mut asked = None;
+            subscribed.ask::<()>(|topics| Ok(asked = Some(topics.to_vec()))).unwrap();
+            asked
+        };
+        assert_eq!(asks(&mut subscribed), None);
         subscribed.is_hidden(&other, false);
-        assert_eq!(subscribed.ask().unwrap(), [one.clone(), other.clone()]);
+        assert_eq!(subscribed.ask(|_| Err("not now")), Err("not now"));
+        assert_eq!(asks(&mut subscribed), Some(vec![one.clone(), other.clone()]), "once more");
+        assert_eq!(asks(&mut subscribed), None);
         subscribed.is_hidden(&one, true);
-        assert_eq!(subscribed.ask().unwrap(), std::slice::from_ref(&other));
+        assert_eq!(asks(&mut subscribed), Some(vec![other.clone()]));
+        assert!(!subscribed.is_nothing());
         subscribed.is_hidden(&other, true);
-        assert_eq!(subscribed.ask().unwrap(), [one, other]);
+        assert!(subscribed.is_nothing());
+        assert_eq!(asks(&mut subscribed), Some(vec![one, other]));
     }
 }

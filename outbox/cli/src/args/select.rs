@@ -76,7 +76,7 @@ impl FilterArgs {
             return Ok(());
         }
         Err(Failed::usage(format!(
-            "{operation} of more than one names its route: give --route default for what relays send, --route \
+            "{operation} of several items needs a route: give --route default for what relays send, --route \
              inbox/NAME for an inbox, or --all-routes"
         )))
     }

@@ -116,10 +116,7 @@ async fn choose(
         }
         return Ok(chosen);
     }
-    let mut chosen = list::find(store, view, &select.ids).await?;
-    if let Some(route) = &filter.of.route {
-        chosen.retain(|listed| listed.route == *route);
-    }
+    let chosen = list::find_among(store, view, &select.ids, &filter.page(time, 0, MAX_PER_CALL)).await?;
     let absent: Vec<MessageId> = select
         .ids
         .iter()

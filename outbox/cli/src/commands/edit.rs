@@ -52,7 +52,7 @@ impl Fields {
             edit.headers = Some(headers);
         }
         if let Some(at) = self.occurred_at {
-            let wrong = || Failed::usage(format!("occurred_at {at:?} is no time; write RFC 3339"));
+            let wrong = || Failed::usage(format!("occurred_at: invalid time {at:?}: write RFC 3339"));
             edit.occurred_at = Some(Timestamp::parse(&at).ok_or_else(wrong)?);
         }
         let payloads = [

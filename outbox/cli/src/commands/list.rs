@@ -79,9 +79,19 @@ async fn show(app: &App, view: View, id: MessageId, form: Form) -> Outcome {
 
 /// Finds messages by their ids, on all routes.
 pub(crate) async fn find(store: &dyn Database, view: View, ids: &[MessageId]) -> Result<Vec<Listed>, Failed> {
+    find_among(store, view, ids, &Filter::all_routes()).await
+}
+
+/// Finds messages by their ids, among those that a filter selects.
+pub(crate) async fn find_among(
+    store: &dyn Database,
+    view: View,
+    ids: &[MessageId],
+    filter: &Filter,
+) -> Result<Vec<Listed>, Failed> {
     let mut found = Vec::new();
     for ids in ids.chunks(MAX_PER_CALL) {
-        let mut filter = Filter { ids: Some(ids.to_vec()), ..Filter::all_routes() };
+        let mut filter = Filter { ids: Some(ids.to_vec()), offset: 0, ..filter.clone() };
         loop {
             let page = store.browse(view, &filter).await?;
             if page.is_empty() {

@@ -56,9 +56,10 @@ pub(crate) fn relay_object(relay: &RelayStatus) -> Value {
 fn relay_row(route: &Route, relay: &RelayStatus) -> Row {
     let mut object = relay_object(relay);
     object["route"] = json!(route.as_str());
-    // The transport of an inbox are its handlers: it gives way while they are too old.
+    // An inbox's transport is its handlers: it gives way while they are too old.
     let is_inbox = route.as_str().starts_with("inbox/");
-    let (well, ill) = if is_inbox { ("-", "gives way since") } else { ("reachable", "unreachable since") };
+    let (well, ill) =
+        if is_inbox { ("-", "gives way or unavailable since") } else { ("reachable", "unreachable since") };
     let broker =
         relay.unavailable_since.map_or_else(|| well.to_owned(), |since| format!("{ill} {}", time::at(since)));
     let cells = vec![

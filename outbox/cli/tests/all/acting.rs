@@ -6,7 +6,7 @@ use std::thread;
 use outbox::Exhausted;
 use serde_json::json;
 
-use crate::outbox::{DONE, FINDINGS, Outbox, USAGE};
+use crate::outbox::{DONE, FAILED, FINDINGS, Outbox, USAGE};
 use crate::world;
 
 /// Returns an outbox with so many dead letters, and their ids.
@@ -40,7 +40,7 @@ fn dead_letters_are_requeued_by_id_and_by_filter() {
 
     let done = outbox.run(&["requeue", &ids[0]]).ends(DONE).object();
     assert_eq!(done, json!({ "operation": "requeue", "done": 1, "gone": 0 }));
-    outbox.run(&["requeue"]).ends(USAGE).says("names its route");
+    outbox.run(&["requeue"]).ends(USAGE).says("needs a route");
     outbox.run(&["requeue", "--topic", "orders"]).ends(USAGE).says("--all-routes");
     assert_eq!(outbox.run(&["requeue", "--route", "other"]).ends(DONE).object()["done"], 0);
     assert_eq!(outbox.run(&["requeue", "--route", "default"]).ends(DONE).object()["done"], 2);
@@ -94,6 +94,13 @@ fn nothing_is_removed_without_a_confirmation() {
     outbox.publish(&["orders", "--due", "1h"]);
     let scheduled = outbox.run(&["scheduled", "list"]).objects()[0]["id"].as_str().unwrap().to_owned();
     outbox.run(&["cancel", &scheduled]).ends(USAGE).says(refused);
+    // Ids and a filter: what has both.
+    let of_other_type = ["cancel", &scheduled, "--type", "order.shipped", "-y"];
+    outbox.run(&of_other_type).ends(FAILED).says("no scheduled message has the id");
+    outbox
+        .run(&["purge", &ids[0], "--type", "order.shipped", "-y"])
+        .ends(FAILED)
+        .says("no dead letter has the id");
     let backlog = outbox.backlog("default");
     assert_eq!((&backlog["dead_letters"], &backlog["scheduled"]), (&2.into(), &1.into()));
 
@@ -127,7 +134,7 @@ fn a_held_key_is_skipped_released_held_and_discarded() {
     assert_eq!((&discarded["keys"], &discarded["dead_lettered"]), (&1.into(), &3.into()));
     let backlog = outbox.backlog("default");
     assert_eq!((&backlog["parked"], &backlog["dead_letters"]), (&0.into(), &4.into()));
-    outbox.run(&["release", "--topic", "orders"]).ends(USAGE).says("names its route");
+    outbox.run(&["release", "--topic", "orders"]).ends(USAGE).says("needs a route");
 }
 
 #[test]
@@ -178,7 +185,7 @@ fn delivered_messages_are_replayed_from_the_history() {
     let past = outbox.run(&["history", "list"]).ends(DONE).object();
     assert_eq!(past["id"].as_str(), Some(&*id));
     outbox.run(&["history", "show", &id]).ends(DONE);
-    outbox.run(&["replay"]).ends(USAGE).says("names its route");
+    outbox.run(&["replay"]).ends(USAGE).says("needs a route");
     assert_eq!(outbox.run(&["replay", "--route", "default", "--since", "1h"]).ends(DONE).object()["done"], 1);
     assert_eq!(outbox.backlog("default")["pending"], 1);
     assert_eq!(outbox.run(&["history", "list"]).objects().len(), 1, "it stays in the history");

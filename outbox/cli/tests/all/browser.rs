@@ -180,7 +180,7 @@ fn a_browser_logs_in_and_its_buttons_work_on_a_phone() {
     browser.click("//button");
     assert_eq!(browser.script("return location.pathname"), "/topics", "where the visitor wanted to go");
     for (path, button, said) in [
-        ("/dead", "Requeue", "no message is chosen"),
+        ("/dead", "Requeue", "no message is selected"),
         ("/dead", "Requeue all", "Requeued 1 dead letter."),
         ("/key?topic=orders&key=held", "Release: try again now", "Released 1 key."),
         ("/key?topic=orders&key=held", "Hold", "Held the key held of orders."),

@@ -37,7 +37,7 @@ pub struct RelayStatus {
     /// Duration of its leases.
     pub lasts: Duration,
     /// Time since when its transport has been unreachable. A member of a consumer gives way since
-    /// then: its program is too old for a message that waits.
+    /// then (its program is too old for a message that waits), or its handlers are unavailable.
     pub unavailable_since: Option<Timestamp>,
     /// Fingerprint of its routes and policies: relays of a route should have the same.
     pub fingerprint: i64,

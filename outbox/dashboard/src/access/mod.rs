@@ -16,6 +16,8 @@ use base64::prelude::BASE64_STANDARD;
 use failures::Failures;
 use network::Network;
 use secret::Secret;
+
+use crate::format::count;
 pub(crate) use secret::{MacKey, random};
 
 /// Minimum length of passwords and tokens, in bytes.
@@ -144,8 +146,8 @@ impl Access {
     pub(crate) fn text(&self) -> String {
         match &self.0 {
             Mode::Loopback => "this machine only".to_owned(),
-            Mode::Tokens(users) => format!("tokens; {} users known", users.len()),
-            Mode::Basic(users) => format!("name and password; {} users known", users.len()),
+            Mode::Tokens(users) => format!("tokens of {}", count(users.len() as u64, "user")),
+            Mode::Basic(users) => format!("names and passwords of {}", count(users.len() as u64, "user")),
             Mode::Proxy { header, proxies, .. } => {
                 let proxies: Vec<String> = proxies.iter().map(ToString::to_string).collect();
                 format!("header {header} of the proxies {}", proxies.join(", "))

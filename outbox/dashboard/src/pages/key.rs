@@ -75,7 +75,7 @@ impl Story {
                 "An operator holds the key. Nothing of it is sent until it is released.".to_owned()
             }
             Some(key) if key.last_failure.is_none() => {
-                "The relay tries the first message now: an operator released the key, or skipped what failed."
+                "The relay is retrying the first message: an operator released the key or skipped the failed message."
                     .to_owned()
             }
             Some(_) => "The first message of the key fails. The relay tries it again, and the others wait \

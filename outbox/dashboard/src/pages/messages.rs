@@ -16,8 +16,8 @@ const VIEWS: [(View, &str); 3] =
     [(View::Waiting, "Waiting"), (View::Parked, "Parked"), (View::History, "History")];
 
 /// Meaning of an empty page of waiting messages with a filter: stores look no further.
-const SEARCHED: &str = "At least 10,000 messages were searched, from the end where the list begins. Clear \
-    the filter to see all, or order the newest first.";
+const SEARCHED: &str = "A search stops after about 10,000 messages from the start of the list. Clear the filter, or list \
+    the newest first.";
 
 /// Shows messages of a view.
 pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {

@@ -65,8 +65,8 @@ fn numbered(ownership: &Ownership) -> BTreeMap<RelayId, usize> {
 }
 
 fn relays(visit: &Visit, route: &Route, ownership: &Ownership) -> Markup {
-    // The transport of an inbox are its handlers: it gives way while they are too old.
-    let ill = if route.as_str().starts_with("inbox/") { "gives way" } else { "unavailable" };
+    // An inbox's transport is its handlers: it gives way while they are too old.
+    let ill = if route.as_str().starts_with("inbox/") { "gives way or unavailable" } else { "unavailable" };
     let numbers = numbered(ownership);
     let live: Vec<_> = ownership.relays.iter().filter(|relay| relay.live).collect();
     let agree = live.windows(2).all(|pair| pair[0].fingerprint == pair[1].fingerprint);

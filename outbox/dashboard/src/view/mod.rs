@@ -163,7 +163,7 @@ fn framed(visit: &Visit, page: &Page) -> Markup {
                         "Read " time datetime=(visit.now) { (format::at(visit.now)) } " UTC. "
                         "Ages are of the database's clock; other times are UTC."
                         span.live hidden { " Refreshes every 5 seconds." }
-                        strong.stale hidden { " The last refresh failed: this is what was there before." }
+                        strong.stale hidden { " The last refresh failed; this page shows older data." }
                     }
                 }
             }

@@ -79,7 +79,18 @@ async fn a_button_for_chosen_messages_takes_none_that_was_not_chosen() {
         assert!(form.contains(&format!("name=\"op\" value=\"{operation}\"")), "{form}");
         assert!(form.contains("name=\"chosen\" value=\"1\""), "{form}");
         let asked = format!("/confirm?chosen=1&route=default&op={operation}");
-        browser.get(&asked).await.is(400).says("no message is chosen");
+        browser.get(&asked).await.is(400).says("no message is selected");
+    }
+}
+
+/// A filter that is shown has to be applied.
+#[tokio::test]
+async fn keys_are_not_selected_by_what_only_messages_have() {
+    let world = World::full().await;
+    let browser = world.browser();
+    for by in ["type=order.placed", "cause=timeout", "text=timeout"] {
+        let asked = format!("/confirm?op=discard&route=default&{by}");
+        browser.get(&asked).await.is(400).says("keys are not selected by");
     }
 }
 

@@ -44,7 +44,7 @@ impl GivingWay {
             if met {
                 tracing::info!(
                     %route, limit = ?self.limit,
-                    "this program is too old for messages that wait; it leaves stored messages to newer members"
+                    "giving way: stored messages need a newer version of this program; releasing buckets to other members"
                 );
             }
         }

@@ -181,7 +181,7 @@ pub(crate) fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> impl F
         while !holds() {
             assert!(started.elapsed() <= limit, "not within {limit:?}, awaited at {caller}");
             // A wait of minutes in virtual time is not sixty thousand looks.
-            tokio::time::sleep(MS.max(started.elapsed().saturating_sub(S) / 100)).await;
+            tokio::time::sleep(MS.max(started.elapsed().saturating_sub(S) / 500)).await;
         }
         started.elapsed()
     }
