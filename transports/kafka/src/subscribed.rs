@@ -74,7 +74,11 @@ mod tests {
         assert_eq!(subscribed.asked(), std::slice::from_ref(&one));
         let asks = |subscribed: &mut Subscribed| {
             let mut asked = None;
-            subscribed.ask::<()>(|topics| Ok(asked = Some(topics.to_vec()))).unwrap();
+            let taken: Result<(), ()> = subscribed.ask(|topics| {
+                asked = Some(topics.to_vec());
+                Ok(())
+            });
+            taken.unwrap();
             asked
         };
         assert_eq!(asks(&mut subscribed), None);
