@@ -51,7 +51,7 @@ impl Tables {
 
     /// Puts the copy back and sets the counters of all stripes to what they are at first, at once.
     pub(crate) async fn put_back_without_counters(&self) {
-        let counters = ["number", "position", "first_number", "first_position"];
+        let counters = ["number", "position", "first_number", "first_position", "previous_position"];
         match self {
             Self::MySql(pool) => {
                 let counters = counters.map(|counter| format!("{counter} = 0")).join(", ");

@@ -98,6 +98,7 @@ fn update(stripe: StripeId, take: Take) -> Vec<Document> {
         { "$multiply": [{ "$toLong": "$$NOW" }, PER_MILLISECOND] }, take.first.saturating_mul(STEP),
     ] };
     let next = doc! { "$add": ["$position", STEP - bits] };
+    counters.insert("previous_position", "$position");
     counters.insert("first_number", doc! { "$add": ["$number", 1_i64] });
     counters.insert("number", doc! { "$add": ["$number", take.messages] });
     counters.insert("first_position", doc! { "$add": [{ "$max": [by_clock, next] }, bits] });
@@ -192,6 +193,7 @@ pub(crate) async fn make(database: &Database, route: &Route) -> Result<(), Faile
             "position": i64::from(stripe.0),
             "first_number": 0_i64,
             "first_position": 0_i64,
+            "previous_position": 0_i64,
             "scheduled": 0_i64,
         }
     });
@@ -237,6 +239,7 @@ fn mark(document: &Document) -> Option<StripeMark> {
         position: Position(number("position")?),
         first_number: number("first_number")?,
         first_position: Position(number("first_position")?),
+        previous_position: Position(number("previous_position").unwrap_or_default()),
     })
 }
 
@@ -288,7 +291,8 @@ mod tests {
 
     fn fresh(stripe: StripeId) -> Document {
         doc! {
-            "number": 0_i64, "position": i64::from(stripe.0), "first_number": 0_i64, "first_position": 0_i64, "scheduled": 0_i64,
+            "number": 0_i64, "position": i64::from(stripe.0), "first_number": 0_i64, "first_position": 0_i64,
+            "previous_position": 0_i64, "scheduled": 0_i64,
         }
     }
 

@@ -66,12 +66,13 @@ create table if not exists outbox_message (
 -- its transaction is over: so the order of numbers, and of positions, is the order of commits. The rows of a route are made before its first
 -- message is written, outside of any writer's transaction: where they are there, no writer ever waits for a gap.
 create table if not exists outbox_stripe (
-    route          varbinary(64) not null,
-    stripe         smallint not null,
-    number         bigint not null default 0,
-    position       bigint not null default 0,
-    first_number   bigint not null default 0,
-    first_position bigint not null default 0,
+    route             varbinary(64) not null,
+    stripe            smallint not null,
+    number            bigint not null default 0,
+    position          bigint not null default 0,
+    first_number      bigint not null default 0,
+    first_position    bigint not null default 0,
+    previous_position bigint not null default 0,
     primary key (route, stripe)
 ) engine = InnoDB;
 

@@ -64,20 +64,20 @@ impl<'r> Taking<'r> {
     /// Every assignment reads old values only, in whichever order the server makes them.
     fn take(&self) -> String {
         let mut sql = String::from(
-            "insert into outbox_stripe (route, stripe, number, position, first_number, first_position) values ",
+            "insert into outbox_stripe (route, stripe, number, position, first_number, first_position, previous_position) values ",
         );
         for (at, ((route, stripe), share)) in self.shares.iter().enumerate() {
             let separator = if at == 0 { "" } else { ", " };
             let (route, stripe, Share { count, first, last }) = (sql::literal(route), stripe.0, share);
             write!(
                 sql,
-                "{separator}({route}, {stripe}, {count}, ({CLOCK} + {last}) * {STEP} + {stripe}, 1, ({CLOCK} + {first}) * {STEP} + {stripe})"
+                "{separator}({route}, {stripe}, {count}, ({CLOCK} + {last}) * {STEP} + {stripe}, 1, ({CLOCK} + {first}) * {STEP} + {stripe}, 0)"
             )
             .unwrap_or_else(|_| unreachable!("a string takes whatever is written"));
         }
         write!(
             sql,
-            " on duplicate key update first_number = number + 1, \
+            " on duplicate key update previous_position = position, first_number = number + 1, \
              first_position = greatest(position + {STEP}, values(first_position)), \
              position = greatest(position + {STEP}, values(first_position)) + values(position) - values(first_position), \
              number = number + values(number)"
@@ -232,6 +232,7 @@ pub(crate) async fn marks(
             position: Position(row.try_get_unchecked(2)?),
             first_number: row.try_get_unchecked(3)?,
             first_position: Position(row.try_get_unchecked(4)?),
+            previous_position: Position(row.try_get_unchecked(5)?),
         });
     }
     Ok(marks)

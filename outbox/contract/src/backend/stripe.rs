@@ -71,6 +71,9 @@ pub struct StripeMark {
     pub first_number: i64,
     /// Current or former position of that first row.
     pub first_position: Position,
+    /// Position that this mark had before that append. A reader that has seen another one in its
+    /// place knows that the counters of the stripe went back in between.
+    pub previous_position: Position,
 }
 
 #[cfg(test)]

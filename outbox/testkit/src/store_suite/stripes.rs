@@ -86,6 +86,7 @@ pub async fn a_mark_tells_the_last_append<H: StoreHarness>(harness: &H) {
         position: rows[&7].position,
         first_number: 6,
         first_position: rows[&6].position,
+        previous_position: rows[&5].position,
     };
     assert_eq!(marks(&store, &Route::default()).await[stripe], expected);
 
@@ -95,6 +96,7 @@ pub async fn a_mark_tells_the_last_append<H: StoreHarness>(harness: &H) {
     let mark = marks(&store, &Route::default()).await[stripe];
     assert_eq!((mark.last.number, mark.first_number), (8, 8));
     assert_eq!(mark.position, mark.first_position, "one row was appended");
+    assert_eq!(mark.previous_position, expected.position, "where the mark was before");
     assert!(mark.position > expected.position);
 }
 

@@ -163,6 +163,8 @@ catches! { striped_with:
         MarksOfRowsOnly, stripes::a_mark_tells_the_last_append;
     the_suite_catches_marks_that_forget_the_first_row_of_an_append:
         MarksWithoutFirstRow, stripes::a_mark_tells_the_last_append;
+    the_suite_catches_marks_that_forget_where_they_were_before:
+        MarksWithoutThePrevious, stripes::a_mark_tells_the_last_append;
     the_suite_catches_marks_of_what_is_not_committed:
         MarksOfOpenTransactions, stripes::a_mark_moves_with_the_commit_and_not_before;
     the_suite_catches_marks_of_another_route:

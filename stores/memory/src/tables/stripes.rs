@@ -24,6 +24,7 @@ impl Tables {
             let mark = before.filter(|_| begun.contains(&place)).map_or(number, |before| StripeMark {
                 first_number: before.first_number,
                 first_position: before.first_position,
+                previous_position: before.previous_position,
                 ..number
             });
             begun.insert(place.clone());
@@ -59,7 +60,13 @@ impl Tables {
         let ahead = i64::from(FURTHEST_AHEAD - stripe.0 % FURTHEST_AHEAD);
         let position = Position(((self.next_position().0 + ahead) << 10) | i64::from(stripe.0));
         (row.stripe, row.position) = (Some(last), position);
-        StripeMark { last, position, first_number: last.number, first_position: position }
+        StripeMark {
+            last,
+            position,
+            first_number: last.number,
+            first_position: position,
+            previous_position: before.map_or(Position::START, |before| before.position),
+        }
     }
 }
 

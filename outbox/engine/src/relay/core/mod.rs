@@ -228,6 +228,12 @@ impl Core {
         self.breaker
     }
 
+    /// The committed marks that it saw last.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn last_seen(&self) -> impl Iterator<Item = outbox_contract::backend::StripeMark> {
+        self.reading.last_seen()
+    }
+
     /// Returns true once it begins nothing any more.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn is_draining(&self) -> bool {

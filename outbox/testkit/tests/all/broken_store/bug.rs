@@ -24,6 +24,7 @@ pub(crate) enum Bug {
     MarksOfRowsOnly,
     MarksOfOpenTransactions,
     MarksWithoutFirstRow,
+    MarksWithoutThePrevious,
     MarksOfEveryRoute,
     MarksOfEveryBucket,
     LeavesGapsInNumbers,

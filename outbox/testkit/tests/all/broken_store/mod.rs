@@ -338,6 +338,7 @@ impl StoreLayer for BrokenStore {
                 Some(Bug::MarksWithoutFirstRow) => {
                     (mark.first_number, mark.first_position) = (mark.last.number, mark.position);
                 }
+                Some(Bug::MarksWithoutThePrevious) => mark.previous_position = Position::START,
                 _ => {}
             }
         }

@@ -46,6 +46,7 @@ async fn document(fixture: &Fixture, session: &mut ClientSession, key: &str) -> 
             "at": "$$NOW",
             "number": { "$add": ["$number", 1] },
             "first_number": { "$add": ["$number", 1] },
+            "previous_position": "$position",
             "first_position": { "$add": [
                 { "$max": [
                     { "$multiply": [{ "$toLong": "$$NOW" }, 1_024_000_i64] },

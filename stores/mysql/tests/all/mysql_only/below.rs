@@ -53,7 +53,8 @@ async fn messages_above_their_counters_are_told_of() {
         assert_eq!(warnings.take(), Vec::<String>::new(), "every message is within its stripe's counter");
         assert_eq!(store.misplaced().await.unwrap(), []);
 
-        let set_back = "number = 0, position = 0, first_number = 0, first_position = 0";
+        let set_back =
+            "number = 0, position = 0, first_number = 0, first_position = 0, previous_position = 0";
         fixture.run(&format!("update outbox_stripe set {set_back}")).await;
         store.check().await.unwrap();
         let said = warnings.take().join("\n");

@@ -1,5 +1,6 @@
 //! Calls of the actors to store and broker, and what goes wrong with them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -180,7 +181,12 @@ impl World {
             Question::Marks(buckets) => {
                 let mut marks = self.store.marks(&buckets);
                 if self.sabotage == Some(Sabotage::LastAppendOnly) {
-                    marks.iter_mut().for_each(|mark| mark.first_number = 1);
+                    let seen: BTreeMap<_, _> =
+                        self.relays[at].core.last_seen().map(|mark| (mark.last.stripe, mark)).collect();
+                    for mark in &mut marks {
+                        let Some(seen) = seen.get(&mark.last.stripe) else { continue };
+                        (mark.first_number, mark.previous_position) = (seen.last.number + 1, seen.position);
+                    }
                 }
                 Answer::Marks(marks)
             }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::backend::{Ordering, Wakeup};
+use outbox_contract::backend::{Ordering, StripeMark, Wakeup};
 
 use super::super::Event;
 use super::calls::Ghost;
@@ -436,7 +436,9 @@ impl World {
         }
     }
 
-    /// The counters of sequence shards alone come out of an older backup, or are lost.
+    /// The counters of sequence shards alone come out of an older backup, or are lost. Those stay
+    /// that would go back to exactly what a relay saw last: what is committed next cannot be told
+    /// from what followed it in the first place.
     fn age_counters(&mut self) {
         if self.store.ordering != Ordering::Stripes {
             return;
@@ -446,7 +448,8 @@ impl World {
             self.count("backup");
             return;
         }
-        self.store.age_counters(self.backup.as_ref());
+        let seen: Vec<StripeMark> = self.relays.iter().flat_map(|relay| relay.core.last_seen()).collect();
+        self.store.age_counters(self.backup.as_ref(), &seen);
         self.was_misplaced = true;
         self.say(|| "the counters of all shards go back".to_owned());
         self.count("counters restored from a backup, or lost");

@@ -416,19 +416,21 @@ fn a_topic_that_is_closed_while_rows_of_it_are_astray_is_read_from_the_beginning
         Arc::make_mut(&mut stored).stripe = Some(Stripe { stripe: stripe_of(of), number });
         FetchedRow::Message(stored)
     };
-    let mark = |of: usize, (first_number, first): (i64, i64), (number, position): (i64, i64)| StripeMark {
-        last: Stripe { stripe: stripe_of(of), number },
-        position: Position(position),
-        first_number,
-        first_position: Position(first),
-    };
-    bench.marks = vec![mark(0, (1, 10), (1, 10))];
+    let mark =
+        |of: usize, previous, (first_number, first): (i64, i64), (number, position): (i64, i64)| StripeMark {
+            last: Stripe { stripe: stripe_of(of), number },
+            position: Position(position),
+            first_number,
+            first_position: Position(first),
+            previous_position: Position(previous),
+        };
+    bench.marks = vec![mark(0, 0, (1, 10), (1, 10))];
     bench.reads(vec![in_shard(10, 0, 1)]);
     let batch = bench.batch().unwrap();
     bench.is_back(&batch, Some(Outcome::Delivered));
     bench.feed(Event::Removed { number: bench.removal() });
     // A late commit of another shard has it read from below; there the first one stands again.
-    bench.marks = vec![mark(0, (2, 20), (3, 30)), mark(2, (1, 5), (1, 5))];
+    bench.marks = vec![mark(0, 10, (2, 20), (3, 30)), mark(2, 0, (1, 5), (1, 5))];
     bench.reads(vec![in_shard(5, 2, 1), in_shard(10, 0, 1), in_shard(20, 0, 2), in_shard(30, 0, 3)]);
     assert_eq!(positions(&bench.batch().unwrap()), [5], "the others wait");
     bench.pause(vec![the_key(0).topic.clone()]);

@@ -159,18 +159,21 @@ impl Store {
         row: &mut Arc<Stored>,
         of: usize,
         starts_last_append: bool,
-        first: &mut Option<(i64, Position)>,
+        first: &mut Option<(i64, Position, Position)>,
     ) {
         let shard = shard_of(of);
         self.tables.numbers[shard] += 1;
         let last = Stripe { stripe: stripe_of(of), number: self.tables.numbers[shard] };
         let position = row.position;
         Arc::make_mut(row).stripe = Some(last);
+        let previous = self.tables.marks[shard].map_or(Position::START, |mark| mark.position);
+        let start = (last.number, position, previous);
         if starts_last_append {
-            *first = Some((last.number, position));
+            *first = Some(start);
         }
-        let (first_number, first_position) = first.unwrap_or((last.number, position));
-        self.tables.marks[shard] = Some(StripeMark { last, position, first_number, first_position });
+        let (first_number, first_position, previous_position) = first.unwrap_or(start);
+        let mark = StripeMark { last, position, first_number, first_position, previous_position };
+        self.tables.marks[shard] = Some(mark);
     }
 
     /// An operator appends the dead letters of a key again, each at its end. Returns them.
@@ -314,10 +317,14 @@ impl Store {
         self.ledger.restore(|serial| there[serial]);
     }
 
-    /// The counters of shards alone go back to those of a backup, or to nothing.
-    pub(super) fn age_counters(&mut self, backup: Option<&Tables>) {
-        let Tables { marks, numbers, .. } = backup.cloned().unwrap_or_default();
-        (self.tables.marks, self.tables.numbers) = (marks, numbers);
+    /// The counters of shards alone go back to those of a backup, or to nothing, except to these.
+    pub(super) fn age_counters(&mut self, backup: Option<&Tables>, except: &[StripeMark]) {
+        let backup = backup.cloned().unwrap_or_default();
+        for (shard, mark) in backup.marks.into_iter().enumerate() {
+            if mark.is_none_or(|mark| !except.contains(&mark)) {
+                (self.tables.marks[shard], self.tables.numbers[shard]) = (mark, backup.numbers[shard]);
+            }
+        }
     }
 
     /// Rows that were removed are put back by themselves, as by somebody who restores one table.

@@ -129,6 +129,8 @@ holds! {
     an_attempt_counts_though_the_message_was_mended_since: 900_733;
     a_key_whose_shard_went_back_to_an_older_counter_is_read_though_it_has_a_window_of_its_own: 104 382 611;
     a_topic_that_catches_up_waits_with_its_shard_whose_counter_went_back: 465 927 2_040;
+    a_shard_whose_counter_went_back_and_on_to_the_next_number_is_read_whole: 30_904 32_895 35_975 51_123 59_835 69_014;
+    a_mark_covers_no_row_above_its_position: 157_784 261_763;
     a_lease_that_was_over_comes_back_under_another_epoch: 486_763;
 }
 

@@ -176,7 +176,7 @@ impl Early {
     /// Processes marks that were read after these rows were returned.
     pub(super) fn committed(&mut self, marks: &Marks) {
         for (stripe, shown) in std::mem::take(&mut self.shown) {
-            if shown.highest_number > marks.number(stripe) {
+            if !marks.reach(Stripe { stripe, number: shown.highest_number }, shown.highest) {
                 self.wait(stripe, shown.lowest, Some(shown.highest));
             }
         }
@@ -243,7 +243,7 @@ impl Core {
         let main = &self.reading.windows.main;
         let is_missed = is_main
             && position <= main.cursor
-            && number <= main.seen.number(stripe)
+            && main.seen.reach(Stripe { stripe, number }, position)
             && !self.is_elsewhere(row);
         let waits = follows || is_missed || is_astray;
         if waits {
@@ -429,10 +429,10 @@ impl Core {
 fn cause(row: &FetchedRow, seen: Option<&Marks>, now: &Marks) -> Option<Cause> {
     let Some(seen) = seen else { return Some(Cause::Sequence) };
     let Some((stripe, bucket)) = stripe_of(row) else { return Some(Cause::Rows) };
-    if stripe.number <= seen.number(stripe.stripe) {
+    if seen.reach(stripe, row.position()) {
         return Some(Cause::Rows);
     }
-    if stripe.number <= now.number(stripe.stripe) {
+    if now.reach(stripe, row.position()) {
         // Committed since the main window's last fetch: news.
         return None;
     }

@@ -21,6 +21,11 @@ impl Marks {
         self.0.is_empty()
     }
 
+    #[cfg(any(test, feature = "simulation"))]
+    pub(super) fn iter(&self) -> impl Iterator<Item = StripeMark> {
+        self.0.iter().copied()
+    }
+
     fn get(&self, stripe: StripeId) -> Option<&StripeMark> {
         let at = self.0.binary_search_by_key(&stripe, |mark| mark.last.stripe);
         at.ok().map(|at| &self.0[at])
@@ -31,14 +36,15 @@ impl Marks {
     /// A later row may be above an earlier one of its shard that the same fetch did not return, so
     /// it does not count yet. A row outside of any shard waits for nothing.
     pub(super) fn cover(&self, row: &FetchedRow) -> bool {
-        let Some((Stripe { stripe, number }, bucket)) = stripe_of(row) else { return true };
+        let Some((stripe, bucket)) = stripe_of(row) else { return true };
         // A program with its own hash function gets no order, but its rows are delivered.
-        stripe.bucket() != bucket || self.get(stripe).is_some_and(|mark| number <= mark.last.number)
+        stripe.stripe.bucket() != bucket || self.reach(stripe, row.position())
     }
 
-    /// Returns the last committed number of a shard, or 0.
-    pub(super) fn number(&self, stripe: StripeId) -> i64 {
-        self.get(stripe).map_or(0, |mark| mark.last.number)
+    /// Returns true if a shard was committed up to this row. Where the counters went back, its
+    /// number alone does not tell.
+    pub(super) fn reach(&self, row: Stripe, position: Position) -> bool {
+        self.get(row.stripe).is_some_and(|mark| row.number <= mark.last.number && position <= mark.position)
     }
 
     /// Returns the position behind which everything is that was committed in shards of these
@@ -99,17 +105,22 @@ pub(super) fn stripe_of(row: &FetchedRow) -> Option<(Stripe, Bucket)> {
 /// Returns the position behind which everything is that was committed in a shard since it was last
 /// seen.
 fn news(mark: &StripeMark, seen: Option<&StripeMark>) -> Option<Position> {
-    let (number, position) = seen.map_or((0, Position::START), |seen| (seen.last.number, seen.position));
+    let Some(seen) = seen else {
+        // Counters that are new to a reader may be new after others, which were lost.
+        return Some(Position::START);
+    };
+    let (number, position) = (seen.last.number, seen.position);
     if (mark.last.number, mark.position) == (number, position) {
         None
-    } else if mark.last.number <= number || mark.position <= position {
-        // The shard went back, as after a restore, so its content is unknown.
-        Some(Position::START)
-    } else if mark.first_number <= number + 1 {
+    } else if mark.first_number > number + 1 && mark.position > position {
+        // Several appends: where they begin is not known.
+        Some(position)
+    } else if mark.first_number == number + 1 && mark.previous_position == position {
         // Only the last append is new, and its first position is known.
         Some(mark.first_position.before())
     } else {
-        Some(position)
+        // The shard went back, as after a restore, so its content is unknown.
+        Some(Position::START)
     }
 }
 
@@ -117,12 +128,14 @@ fn news(mark: &StripeMark, seen: Option<&StripeMark>) -> Option<Position> {
 mod tests {
     use super::*;
 
-    fn mark(stripe: u16, first: (i64, i64), last: (i64, i64)) -> StripeMark {
+    /// A mark, where the one before it was at this position.
+    fn mark(stripe: u16, previous: i64, first: (i64, i64), last: (i64, i64)) -> StripeMark {
         StripeMark {
             last: Stripe { stripe: StripeId(stripe), number: last.0 },
             position: Position(last.1),
             first_number: first.0,
             first_position: Position(first.1),
+            previous_position: Position(previous),
         }
     }
 
@@ -133,42 +146,65 @@ mod tests {
 
     #[test]
     fn a_single_append_is_all_there_is_to_read() {
-        let seen = mark(3, (1, 10), (2, 11));
+        let seen = mark(3, 0, (1, 10), (2, 11));
         assert_eq!(news_of(&[seen], &[seen]), None);
-        assert_eq!(news_of(&[seen], &[mark(3, (3, 90), (5, 95))]), Some(89));
-        assert_eq!(news_of(&[], &[mark(3, (1, 90), (1, 90))]), Some(89));
+        assert_eq!(news_of(&[seen], &[mark(3, 11, (3, 90), (5, 95))]), Some(89));
     }
 
     #[test]
     fn of_several_appends_only_the_end_of_what_was_seen_is_known() {
-        let seen = mark(3, (1, 10), (2, 11));
-        assert_eq!(news_of(&[seen], &[mark(3, (4, 90), (5, 95))]), Some(11));
-        assert_eq!(news_of(&[], &[mark(3, (2, 90), (2, 90))]), Some(0));
+        let seen = mark(3, 0, (1, 10), (2, 11));
+        assert_eq!(news_of(&[seen], &[mark(3, 80, (4, 90), (5, 95))]), Some(11));
     }
 
     #[test]
     fn a_stripe_that_went_back_is_read_whole() {
-        let seen = mark(3, (5, 50), (5, 50));
-        assert_eq!(news_of(&[seen], &[mark(3, (4, 40), (4, 40))]), Some(0));
-        assert_eq!(news_of(&[seen], &[mark(3, (5, 60), (5, 60))]), Some(0));
-        assert_eq!(news_of(&[seen], &[mark(3, (6, 20), (6, 20))]), Some(0));
+        let seen = mark(3, 40, (5, 50), (5, 50));
+        assert_eq!(news_of(&[seen], &[mark(3, 30, (4, 40), (4, 40))]), Some(0));
+        assert_eq!(news_of(&[seen], &[mark(3, 50, (5, 60), (5, 60))]), Some(0));
+        assert_eq!(news_of(&[seen], &[mark(3, 10, (6, 20), (6, 20))]), Some(0));
         assert_eq!(news_of(&[seen], &[]), Some(0), "to nothing");
+    }
+
+    /// It went back, and on to the numbers that come next. Only the positions tell.
+    #[test]
+    fn a_stripe_that_went_back_and_on_is_read_whole() {
+        let seen = mark(3, 40, (5, 50), (5, 50));
+        assert_eq!(news_of(&[seen], &[mark(3, 55, (6, 60), (7, 61))]), Some(0));
+        assert_eq!(news_of(&[], &[mark(3, 0, (1, 90), (1, 90))]), Some(0), "from nothing");
+        assert_eq!(
+            news_of(&[], &[mark(3, 80, (2, 90), (2, 90))]),
+            Some(0),
+            "from nothing, in several appends"
+        );
+    }
+
+    #[test]
+    fn a_row_above_the_position_of_its_mark_is_not_covered_whatever_its_number_is() {
+        let marks = Marks::new(vec![mark(3, 40, (5, 50), (7, 52))]);
+        let reach =
+            |number, position| marks.reach(Stripe { stripe: StripeId(3), number }, Position(position));
+        assert!(reach(7, 52) && reach(1, 10));
+        assert!(!reach(8, 60), "committed later");
+        assert!(!reach(1, 60), "committed after the counters went back");
+        assert!(!reach(8, 10), "committed before the counters went back");
     }
 
     #[test]
     fn the_lowest_of_all_stripes_counts_and_only_of_those_asked_for() {
-        let now = Marks::new(vec![mark(8, (1, 20), (1, 20)), mark(4, (1, 30), (1, 30))]);
-        let none = Marks::default();
-        assert_eq!(now.news(&none, &BucketSet::ALL, None), Some(Position(19)));
+        let seen = Marks::new(vec![mark(8, 0, (1, 10), (1, 10)), mark(4, 0, (1, 11), (1, 11))]);
+        let now = Marks::new(vec![mark(8, 10, (2, 20), (2, 20)), mark(4, 11, (2, 30), (2, 30))]);
+        assert_eq!(now.news(&seen, &BucketSet::ALL, None), Some(Position(19)));
         let buckets: BucketSet = [StripeId(4).bucket()].into_iter().collect();
-        assert_eq!(now.news(&none, &buckets, None), Some(Position(29)));
-        assert_eq!(now.news(&none, &BucketSet::ALL, Some(StripeId(5))), None);
+        assert_eq!(now.news(&seen, &buckets, None), Some(Position(29)));
+        assert_eq!(now.news(&seen, &BucketSet::ALL, Some(StripeId(5))), None);
     }
 
     #[test]
     fn two_windows_have_seen_together_what_both_have() {
-        let one = Marks::new(vec![mark(1, (1, 10), (1, 10)), mark(2, (7, 70), (7, 70))]);
-        let two = Marks::new(vec![mark(2, (6, 60), (6, 60)), mark(3, (1, 30), (1, 30))]);
-        assert_eq!(*one.earlier(&two).0, [mark(2, (6, 60), (6, 60))]);
+        let of = |stripe, number| mark(stripe, 0, (number, number * 10), (number, number * 10));
+        let one = Marks::new(vec![of(1, 1), of(2, 7)]);
+        let two = Marks::new(vec![of(2, 6), of(3, 3)]);
+        assert_eq!(*one.earlier(&two).0, [of(2, 6)]);
     }
 }

@@ -375,6 +375,12 @@ impl Reading {
         self.windows.floor()
     }
 
+    /// The committed marks that any window has seen, and the latest ones, for the model.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(super) fn last_seen(&self) -> impl Iterator<Item = StripeMark> {
+        self.windows.all().map(|window| &window.seen).chain([&self.windows.marks]).flat_map(Marks::iter)
+    }
+
     /// The cursor of the main window: what the model puts in place of a mark.
     pub(super) fn main_cursor(&self) -> Position {
         self.windows.main.cursor

@@ -60,6 +60,11 @@ impl Windows {
         part.and_then(|part| self.gaps.get_mut(part)).map_or(&mut self.main, |gap| &mut gap.window)
     }
 
+    #[cfg(any(test, feature = "simulation"))]
+    pub(super) fn all(&self) -> impl Iterator<Item = &Window> {
+        self.gaps.values().map(|gap| &gap.window).chain([&self.main])
+    }
+
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Window> {
         self.gaps.values_mut().map(|gap| &mut gap.window).chain([&mut self.main])
     }
