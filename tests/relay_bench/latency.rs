@@ -174,7 +174,7 @@ pub(crate) fn run(bench: &mut Bench) {
     let rates = bench.profile.pick(vec![500, 1_000], vec![100, 500, 1_000, 2_000]);
     let mut cases: Vec<(u32, bool)> = rates.into_iter().map(|rate| (rate, false)).collect();
     cases.push((1_000, true));
-    let mut runs: Vec<Vec<Came>> = vec![Vec::new(); cases.len()];
+    let mut runs: Vec<Vec<(Came, f64)>> = vec![Vec::new(); cases.len()];
     for repetition in 1..=repetitions {
         for ((rate, held), runs) in cases.iter().zip(&mut runs) {
             bench.say(format!("latency {repetition}/{repetitions}: {rate} per second"));
@@ -186,32 +186,32 @@ pub(crate) fn run(bench: &mut Bench) {
                 Ours { store: store.clone(), broker: Some(broker.clone()), settings: vec![], messages: 0 };
             let mut relay = Child::start(&Role::Ours(ours));
             relay.go();
-            runs.push(run_child(&Role::Latency(Latency {
-                store,
-                broker,
-                rate: *rate,
-                seconds,
-                keys: keys(),
-            })));
+            let before = relay.cpu();
+            let latency = Latency { store, broker, rate: *rate, seconds, keys: keys() };
+            let came: Came = run_child(&Role::Latency(latency));
+            let messages = f64::from(*rate) * (f64::from(seconds) + WARMING.as_secs_f64());
+            let own = relay.cpu().saturating_sub(before).as_secs_f64() * 1e6 / messages;
+            runs.push((came, own));
         }
     }
 
     let about = format!(
         "commit to consumer, {WRITERS} writers, one message each, relay in another process; {seconds} s, medians of {repetitions}"
     );
-    let mut table = Table::new("latency", about, &["committed/s", "p50 ms", "p99 ms", "most ms"]);
+    let mut table = Table::new("latency", about, &["committed/s", "p50 ms", "p99 ms", "most ms", "relay us"]);
     for ((rate, held), runs) in cases.iter().zip(&runs) {
-        let of = |figure: &dyn Fn(&Came) -> Option<f64>| {
+        let of = |figure: &dyn Fn(&(Came, f64)) -> Option<f64>| {
             median(&runs.iter().filter_map(figure).collect::<Vec<_>>())
         };
         let label = format!("{rate}/s{}", if *held { ", another table's writer open" } else { "" });
         table.row(
             label,
             [
-                of(&|came| Some(came.rate)),
-                of(&|came| quantile(&came.waits, 0.5)),
-                of(&|came| quantile(&came.waits, 0.99)),
-                of(&|came| quantile(&came.waits, 1.0)),
+                of(&|(came, _)| Some(came.rate)),
+                of(&|(came, _)| quantile(&came.waits, 0.5)),
+                of(&|(came, _)| quantile(&came.waits, 0.99)),
+                of(&|(came, _)| quantile(&came.waits, 1.0)),
+                of(&|(_, own)| Some(*own)),
             ],
         );
     }

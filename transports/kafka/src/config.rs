@@ -115,7 +115,7 @@ impl Config {
             // A topic that is missing is reported after a second; the default is thirty.
             .set("topic.metadata.propagation.max.ms", "1000")
             .set("message.max.bytes", CLIENT_LIMIT.to_string())
-            .set("linger.ms", self.linger.as_millis().to_string())
+            .set("linger.ms", (self.linger.as_secs_f64() * 1e3).to_string())
             .set("queue.buffering.max.kbytes", (256 * 1024).to_string());
         self.with_properties(&mut client, Kind::Producer);
         client

@@ -1,5 +1,9 @@
 //! Settler: removes confirmed messages from the store, those of many batches in one statement.
 //!
+//! A few messages wait up to 10 ms for others. At a moderate rate this saves most of the
+//! statements, each of which is a commit. What waits is repeated if the process dies, as everything
+//! in flight is.
+//!
 //! It outlives the other actors of its route. Delivered messages must be removed whatever happens
 //! to those actors, and only a successful removal ends that duty. A removal needs no lease and is
 //! idempotent.
@@ -25,8 +29,8 @@ pub(crate) enum SettlerMsg {
     Serve(ActorRef<CoreMsg>),
     /// Remove delivered rows of the hot table. They count as in flight until then.
     Remove { number: u64, rows: Vec<RowId>, messages: usize, bytes: usize },
-    /// Remove everything queued.
-    Flush,
+    /// Remove everything queued, unless another flush was planned since.
+    Flush(u64),
     /// Reply when everything delivered before this has been removed.
     Barrier(RpcReplyPort<()>),
 }
@@ -37,8 +41,21 @@ pub(crate) struct SettlerState {
     barriers: Vec<RpcReplyPort<()>>,
     route: Option<ActorRef<CoreMsg>>,
     incarnation: u64,
-    flushing: bool,
+    planned: Planned,
+    /// Number of the last planned flush.
+    flush: u64,
     failures: u32,
+}
+
+/// Next flush.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Planned {
+    #[default]
+    No,
+    /// When the first removal has waited for others.
+    Later,
+    /// Behind what is in the mailbox, or after a failure.
+    Next,
 }
 
 /// Rows that were delivered together.
@@ -52,6 +69,10 @@ struct Removal {
 
 /// Number of rows from which a statement takes no further removals.
 const MAX_ROWS: usize = 4_000;
+/// How long a removal waits for others.
+const LINGER: Duration = Duration::from_millis(10);
+/// Number of rows that wait for no others.
+const ENOUGH_ROWS: usize = 32;
 
 #[ractor::actor(message = SettlerMsg, state = SettlerState)]
 impl Settler {
@@ -80,27 +101,45 @@ impl Settler {
                 state.removals.push(Removal { incarnation, number, rows, messages, bytes });
             }
             SettlerMsg::Barrier(reply) => state.barriers.push(reply),
-            SettlerMsg::Flush => {
-                state.flushing = false;
+            SettlerMsg::Flush(number) if number == state.flush => {
+                state.planned = Planned::No;
                 self.flush(&myself, state).await;
             }
+            SettlerMsg::Flush(_) => {}
         }
         if state.removals.is_empty() {
             for reply in state.barriers.drain(..) {
                 // The caller may have given up waiting.
                 let _ = reply.send(());
             }
-        } else if !state.flushing {
-            // Queued behind what is in the mailbox already, so that many batches become one
-            // statement.
-            state.flushing = true;
-            myself.cast(SettlerMsg::Flush)?;
+            return Ok(());
+        }
+        let urgency = self.urgency(state);
+        if state.planned < urgency {
+            state.planned = urgency;
+            state.flush += 1;
+            let flush = SettlerMsg::Flush(state.flush);
+            if urgency == Planned::Later {
+                myself.send_after(LINGER, || flush);
+            } else {
+                // Queued behind what is in the mailbox already, so that many batches become one
+                // statement.
+                myself.cast(flush)?;
+            }
         }
         Ok(())
     }
 }
 
 impl Settler {
+    /// Returns when what is queued is to be removed. What waits counts as in flight, so a relay
+    /// that may have little in flight waits for less.
+    fn urgency(&self, state: &SettlerState) -> Planned {
+        let enough = ENOUGH_ROWS.min(self.context.config.max_in_flight / 8);
+        let rows = state.removals.iter().map(|removal| removal.rows.len()).sum::<usize>();
+        if state.barriers.is_empty() && rows < enough { Planned::Later } else { Planned::Next }
+    }
+
     async fn flush(&self, myself: &ActorRef<SettlerMsg>, state: &mut SettlerState) {
         let context = &self.context;
         let mut rows: Vec<RowId> = Vec::new();
@@ -127,10 +166,12 @@ impl Settler {
                     "could not remove delivered messages from the store; will keep retrying"
                 );
                 state.failures = state.failures.saturating_add(1);
-                state.flushing = true;
+                state.planned = Planned::Next;
+                state.flush += 1;
+                let flush = SettlerMsg::Flush(state.flush);
                 let wait = context.config.outage_first_delay.saturating_mul(1 << state.failures.min(8));
                 let wait: Duration = wait.min(context.config.outage_max_delay);
-                myself.send_after(wait, || SettlerMsg::Flush);
+                myself.send_after(wait, || flush);
                 // The connection may lead to another server now, so known positions may be wrong.
                 let _ = self.supervisor.cast(RouteMsg::Restart(error));
             }

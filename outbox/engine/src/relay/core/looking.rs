@@ -212,7 +212,7 @@ impl Core {
         if self.looking.topics_apart > 0 || !self.topics.is_empty() {
             self.report_topics();
         }
-        let mut wait = self.looking.pace.after_look(self.looking.found > 0);
+        let mut wait = self.looking.pace.after_look(self.looking.found);
         // No event tells when another process appends. So the next look reads, whatever triggers
         // it.
         self.reading.look();

@@ -1,4 +1,4 @@
-//! Polling pace: at once after a wake-up, at growing intervals when idle.
+//! Polling pace: at once after a wake-up, as often as messages come, at growing intervals when idle.
 
 use std::time::Duration;
 
@@ -9,6 +9,10 @@ use outbox_contract::backend::Wakeup;
 pub(super) struct Pace {
     idle: Duration,
     looked: Option<Duration>,
+    /// Average time between two messages, at most [`BUSY`].
+    gap: Duration,
+    /// Start of the last look that found something.
+    found: Option<Duration>,
     /// Number of looks at growing intervals since a wake-up by an append, whose commit can't be
     /// seen.
     extra_looks: Option<u32>,
@@ -22,12 +26,15 @@ const MIN_INTERVAL: Duration = Duration::from_millis(2);
 const SHORTEST: Duration = Duration::from_millis(1);
 /// Number of looks after an append, at 1, 2, 4 ... milliseconds: 255 ms in all.
 const EXTRA_LOOKS: u32 = 8;
-/// First delay after a look that found something.
+/// Maximum delay after a look that found something. Where messages come faster, the next look is
+/// when the next one is expected: not every store can wake a relay, and a wake-up takes a while.
 const BUSY: Duration = Duration::from_millis(10);
+/// Share of the last look in the average.
+const NEWEST: u32 = 4;
 
 impl Pace {
     pub(super) fn new(idle: Duration) -> Self {
-        Self { idle, looked: None, extra_looks: None, quiet_looks: 0 }
+        Self { idle, looked: None, gap: BUSY, found: None, extra_looks: None, quiet_looks: 0 }
     }
 
     /// Records the start of a look.
@@ -44,10 +51,13 @@ impl Pace {
         }
     }
 
-    /// Returns the delay after a look that left nothing to fetch.
-    pub(super) fn after_look(&mut self, found: bool) -> Duration {
-        if found {
+    /// Returns the delay after a look that left nothing to fetch. `found`: number of messages.
+    pub(super) fn after_look(&mut self, found: usize) -> Duration {
+        if let Ok(found @ 1..) = u32::try_from(found) {
             self.quiet_looks = 0;
+            let took = self.looked.zip(self.found).map_or(BUSY, |(now, before)| now.saturating_sub(before));
+            self.gap = (self.gap * (NEWEST - 1) + took.min(BUSY) / found) / NEWEST;
+            self.found = self.looked;
         } else {
             self.quiet_looks = self.quiet_looks.saturating_add(1);
         }
@@ -55,7 +65,7 @@ impl Pace {
             self.extra_looks = (looks + 1 < EXTRA_LOOKS).then_some(looks + 1);
             return SHORTEST * (1 << looks);
         }
-        BUSY.saturating_mul(1 << self.quiet_looks.min(16)).min(self.idle)
+        self.gap.max(MIN_INTERVAL).saturating_mul(1 << self.quiet_looks.min(16)).min(self.idle)
     }
 
     /// Returns the minimum delay before a look that a wake-up causes now.
@@ -73,18 +83,40 @@ mod tests {
     #[test]
     fn an_idle_relay_looks_ever_more_seldom() {
         let mut pace = Pace::new(MS * 1000);
-        let waits: Vec<u128> = (0..9).map(|_| pace.after_look(false).as_millis()).collect();
+        let waits: Vec<u128> = (0..9).map(|_| pace.after_look(0).as_millis()).collect();
         assert_eq!(waits, [20, 40, 80, 160, 320, 640, 1000, 1000, 1000]);
-        assert_eq!(pace.after_look(true), BUSY);
+        assert_eq!(pace.after_look(1), BUSY);
+    }
+
+    /// Looks as it says, while a message comes each time.
+    fn follow(pace: &mut Pace, every: Duration) -> Duration {
+        let mut now = pace.looked.unwrap_or_default();
+        for _ in 0..60 {
+            let before = now.as_micros() / every.as_micros();
+            now += pace.gap.max(MIN_INTERVAL) * (1 << pace.quiet_looks.min(4));
+            pace.looked(now);
+            let came = now.as_micros() / every.as_micros() - before;
+            pace.after_look(usize::try_from(came).unwrap());
+        }
+        pace.gap
+    }
+
+    #[test]
+    fn a_relay_looks_as_often_as_messages_come() {
+        let mut pace = Pace::new(MS * 1000);
+        assert!(follow(&mut pace, MS / 10) < MIN_INTERVAL);
+        let gap = follow(&mut pace, MS * 5);
+        assert!(gap > MS * 4 && gap < MS * 7, "{gap:?}");
+        assert!(follow(&mut pace, MS * 100) > MS * 9);
     }
 
     #[test]
     fn an_append_is_followed_by_looks_at_growing_intervals() {
         let mut pace = Pace::new(MS * 1000);
         pace.woken(Wakeup::Soon);
-        let waits: Vec<u128> = (0..8).map(|_| pace.after_look(false).as_millis()).collect();
+        let waits: Vec<u128> = (0..8).map(|_| pace.after_look(0).as_millis()).collect();
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128]);
-        assert!(pace.after_look(false) > MS * 128, "and then the usual pace");
+        assert!(pace.after_look(0) > MS * 128, "and then the usual pace");
     }
 
     #[test]
