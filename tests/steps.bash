@@ -53,6 +53,21 @@ room() {
   return 1
 }
 
+# memory: free MB, of the machine or of the control group (such as a container) that this runs in, whichever has less. $OUTBOX_SYSTEM is for a test.
+memory() {
+  local system=${OUTBOX_SYSTEM-} groups file limit
+  groups=$system/sys/fs/cgroup
+  {
+    awk '/^MemAvailable:/ { print int($2 / 1000) }' "$system/proc/meminfo" || :
+    # Both versions, by the path that the process has, and by the one that a container shows as its root.
+    awk -F : -v groups="$groups" '$1 == 0 { print groups $3 "/memory.max" } $2 == "memory" { print groups "/memory" $3 "/memory.limit_in_bytes" }
+      END { print groups "/memory.max"; print groups "/memory/memory.limit_in_bytes" }' "$system/proc/self/cgroup" |
+      while read -r file; do
+        if read -r limit <"$file" && [ "$limit" != max ]; then echo $((limit / 1000000)); fi
+      done || :
+  } 2>/dev/null | sort -n | awk 'NR == 1 { least = $1 } END { print NR ? least : 1000000 }'
+}
+
 # beside NAME LOG COMMAND...: starts a step that goes on beside the next ones; what it prints is kept in the log until `joined`.
 beside() {
   beside_name=$1 beside_log=$2 beside_began=$SECONDS

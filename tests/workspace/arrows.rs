@@ -30,6 +30,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("examples/shop_and_billing", "shop-and-billing"),
     ("examples/two_services", "two-services"),
     ("tests", "outbox-tests"),
+    ("tests/compile_errors", "outbox-compile-errors"),
     ("tests/mongo_front", "outbox-mongo-front"),
     ("tests/servers", "outbox-servers"),
     ("tests/workspace", "outbox-workspace"),
@@ -122,6 +123,7 @@ const ARROWS: &[Arrow] = &[
     arrow("two-services", "outbox", Always, "it shows what users write"),
     arrow("two-services", "outbox-servers", InTests, "its tests run against real servers"),
     arrow("outbox-tests", "outbox*", Always, "they may look at everything"),
+    arrow("outbox-compile-errors", "outbox-*", InTests, "its wrong programs name what users name"),
     arrow("outbox-workspace", "outbox-contract", InTests, "it compares the metrics of the code with those of the book"),
     arrow("outbox-workspace", "outbox-servers", InTests, "what needs a tool that is missing skips, by name"),
 ];

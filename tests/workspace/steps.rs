@@ -162,7 +162,9 @@ fn an_interrupt_ends_the_test_programs_too() {
     let workspace = failing_once("");
     workspace.program(
         "two-0123",
-        &format!("{GOOD}echo $$ >\"$FOLDER/part\" && mv \"$FOLDER/part\" \"$FOLDER/pid\"\nsleep 600\n"),
+        &format!(
+            "{GOOD}mktemp -d >\"$FOLDER/files\"; echo $$ >\"$FOLDER/part\"; mv \"$FOLDER/part\" \"$FOLDER/pid\"\nsleep 600\n"
+        ),
     );
     let run = workspace.command("tests/run", &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let run = run.expect("bash is there");
@@ -175,6 +177,8 @@ fn an_interrupt_ends_the_test_programs_too() {
     assert!(said.contains("Interrupted in: tests. Nothing is left running"), "{said}");
     let left = fs::read_to_string(format!("/proc/{}/cmdline", pid.trim()));
     assert!(!left.is_ok_and(|line| line.contains("two-0123")), "the test program goes on");
+    let files = fs::read_to_string(workspace.path().join("files")).expect("it has a folder");
+    assert!(!Path::new(files.trim()).exists(), "its temporary files stay");
 }
 
 /// Polls for a minute at most.
@@ -212,6 +216,41 @@ fn a_disk_without_room_is_said_before_tests_fail_on_it() {
         assert_eq!(ended.well, well, "{}", ended.said);
         let left = format!("has {} GB left", free / 1_000_000);
         assert_eq!(ended.said.contains(&left), !well, "{}", ended.said);
+    }
+}
+
+/// Each test fails in words of its own then.
+#[test]
+fn a_disk_that_was_full_while_tests_ran_is_said_after_those_that_failed() {
+    for (words, full) in [("write failed: No space left on device", true), ("a usual failure", false)] {
+        let workspace = failing_once(words);
+        let ended = workspace.run("tests/run");
+        assert_eq!(ended.said.contains("a disk was full while the tests ran"), full, "{}", ended.said);
+    }
+}
+
+/// Free memory of the machine in MB, the limit of a control group, and how many programs run on
+/// two processors.
+#[test]
+fn as_many_programs_run_at_once_as_memory_carries() {
+    let cases = [(22_000, None, 4), (2_200, None, 3), (300, None, 1), (22_000, Some(1_500), 2)];
+    for (free, limit, programs) in cases {
+        let workspace = failing_once("");
+        workspace.program("bin/nproc", &format!("{GOOD}echo 2\n"));
+        workspace.program("system/proc/meminfo", &format!("MemTotal: 1 kB\nMemAvailable: {free}000 kB\n"));
+        workspace.program("system/proc/self/cgroup", "4:memory:/docker/0123\n0::/\n");
+        workspace.program("system/sys/fs/cgroup/memory.max", "max\n");
+        if let Some(limit) = limit {
+            let file = "system/sys/fs/cgroup/memory/memory.limit_in_bytes";
+            workspace.program(file, &format!("{limit}000000\n"));
+        }
+        let mut run = workspace.command("tests/run", &[]);
+        run.env("OUTBOX_SYSTEM", workspace.path().join("system")).env_remove("OUTBOX_JOBS");
+        let output = run.output().expect("bash is there");
+        let said = String::from_utf8_lossy(&output.stdout);
+        let least = limit.unwrap_or(free);
+        let line = format!("1 programs, {programs} at once (2 processors, {least} MB of memory)");
+        assert!(said.contains(&line), "{said}");
     }
 }
 

@@ -25,5 +25,5 @@ pub use null_transport::NullTransport;
 pub use outbox_contract::backend::StoreCall;
 pub use recording_transport::RecordingTransport;
 pub use scenario::{Expect, Scenario};
-pub use time::{Ids, TestClock, eventually};
+pub use time::{Ids, TestClock, eventually, until_owned};
 pub use warnings::Warnings;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use outbox_contract::backend::{Clock, RelayId};
-use outbox_contract::{MessageId, Timestamp};
+use outbox_contract::backend::{Clock, LeaseRequest, Leased, RelayId};
+use outbox_contract::{MessageId, Store, Timestamp};
 use tokio::time::Instant;
 
 /// A clock that follows tokio's: in paused time it stands still until every task waits, and then
@@ -135,4 +135,27 @@ pub async fn eventually<F: Future<Output = bool>>(within: Duration, mut ask: imp
         tokio::time::sleep(pause.min(deadline - Instant::now())).await;
         pause = (pause * 2).min(Duration::from_millis(100));
     }
+}
+
+/// Sends heartbeats until one owns so many buckets, and returns it. Each is sent when the answer
+/// before asks for it.
+///
+/// For stores that see that a relay has died: its buckets are free long before its lease is over.
+///
+/// # Panics
+///
+/// If the store fails, asks for no other look, or the buckets are not owned within two minutes.
+pub async fn until_owned(store: &impl Store, heartbeat: &LeaseRequest, buckets: usize) -> Leased {
+    let asking = async {
+        loop {
+            let leased = store.lease(heartbeat).await.expect("a heartbeat is answered");
+            if leased.leases.len() == buckets {
+                return leased;
+            }
+            tokio::time::sleep(leased.recheck.expect("a session was lost, and is looked at again")).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), asking)
+        .await
+        .expect("the buckets of a dead relay are free long before its lease is over")
 }

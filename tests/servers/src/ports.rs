@@ -46,9 +46,10 @@ impl Port {
 }
 
 /// Returns the folder of the locks. The files stay: deleting one would let two processes hold a
-/// lock of the same name.
+/// lock of the same name. It is the same one whatever `TMPDIR` says, because ports are those of the
+/// machine.
 fn folder() -> Result<PathBuf, String> {
-    let folder = std::env::temp_dir().join("outbox-servers-ports");
+    let folder = PathBuf::from("/tmp/outbox-servers-ports");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     Ok(folder)
 }

@@ -1,4 +1,3 @@
 //! Every test of the macro, but what changes the names of a whole program.
 
 mod derive;
-mod ui;

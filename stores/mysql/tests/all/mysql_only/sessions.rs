@@ -6,6 +6,7 @@ use std::time::Duration;
 use outbox_contract::Store;
 use outbox_contract::backend::{Lease, Leased, LowWater, RelayId};
 use outbox_store_mysql::MySqlStore;
+use outbox_testkit::until_owned;
 
 use super::support::{Fixture, LONG, both, heartbeat};
 
@@ -37,22 +38,6 @@ async fn end_session(fixture: &Fixture, relay: RelayId) {
     tokio::time::timeout(LONG, ending).await.expect("a session that was killed ends");
 }
 
-/// Sends heartbeats, each when the answer before asks for it, until one owns so many buckets.
-async fn until_owned(store: &MySqlStore, relay: RelayId, buckets: usize) -> Leased {
-    let asking = async {
-        loop {
-            let leased = lease(store, relay).await;
-            if leased.leases.len() == buckets {
-                return leased;
-            }
-            tokio::time::sleep(leased.recheck.expect("a session was lost, and is looked at again")).await;
-        }
-    };
-    tokio::time::timeout(LONG, asking)
-        .await
-        .expect("the buckets of a dead relay are free long before its lease is over")
-}
-
 #[tokio::test]
 async fn what_a_dead_relay_owned_is_free_when_its_session_has_ended() {
     for fixture in both().await {
@@ -64,7 +49,7 @@ async fn what_a_dead_relay_owned_is_free_when_its_session_has_ended() {
         assert_eq!((waiting.leases.len(), waiting.relays, waiting.recheck), (0, 2, Some(EVERY)), "it lives");
 
         end_session(&fixture, dead).await;
-        let inherited = until_owned(&fixture.store, heir, 256).await;
+        let inherited = until_owned(&fixture.store, &heartbeat(heir), 256).await;
         assert_eq!((inherited.relays, inherited.recheck), (1, None));
         let epochs = |leases: &[Lease]| leases.iter().map(|lease| lease.epoch.0).sum::<i64>();
         assert_eq!(epochs(&inherited.leases), epochs(&owned) + 256, "each under its next epoch");

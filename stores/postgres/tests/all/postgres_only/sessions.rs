@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use outbox_contract::Store;
-use outbox_contract::backend::{Leased, LowWater, RelayId};
-use outbox_store_postgres::PostgresStore;
+use outbox_contract::backend::{LowWater, RelayId};
+use outbox_testkit::until_owned;
 
-use super::support::{Fixture, LONG, lease, open, options};
+use super::support::{Fixture, lease, lease_request, open, options};
 
 /// Time after which a relay looks at the sessions of the others.
 const EVERY: Duration = Duration::from_millis(1_500);
@@ -23,22 +23,6 @@ const END: &str = "select pg_terminate_backend(pid) from pg_locks where locktype
 /// As if the half second were over in which a relay may open another session.
 const AGE: &str = "update outbox_relay set session_lost_at = session_lost_at - 10000000";
 
-/// Sends heartbeats, each when the answer before asks for it, until one owns so many buckets.
-async fn until_owned(store: &PostgresStore, relay: RelayId, buckets: usize) -> Leased {
-    let asking = async {
-        loop {
-            let leased = lease(store, relay).await;
-            if leased.leases.len() == buckets {
-                return leased;
-            }
-            tokio::time::sleep(leased.recheck.expect("a session was lost, and is looked at again")).await;
-        }
-    };
-    tokio::time::timeout(LONG, asking)
-        .await
-        .expect("the buckets of a dead relay are free long before its lease is over")
-}
-
 #[tokio::test]
 async fn what_a_dead_relay_owned_is_free_when_its_session_has_ended() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -52,7 +36,7 @@ async fn what_a_dead_relay_owned_is_free_when_its_session_has_ended() {
     drop(victim);
     fixture.run(&format!("select 1 from ({END}) ended")).await;
     // The session of the heir ended too, and its heartbeat opens another one.
-    let inherited = until_owned(&fixture.another().await, heir, 256).await;
+    let inherited = until_owned(&fixture.another().await, &lease_request(heir), 256).await;
     assert_eq!(inherited.relays, 1);
     let epochs =
         |leases: &[outbox_contract::backend::Lease]| leases.iter().map(|lease| lease.epoch.0).sum::<i64>();
