@@ -89,7 +89,7 @@ fn nothing_is_removed_without_a_confirmation() {
         .run(&["purge", "--route", "default"])
         .ends(USAGE)
         .says(refused)
-        .says("purge 2 dead letters for good");
+        .says("permanently purge 2 dead letters");
     outbox.run_with(&["purge", &ids[0]], "y\n").ends(USAGE).says(refused);
     outbox.publish(&["orders", "--due", "1h"]);
     let scheduled = outbox.run(&["scheduled", "list"]).objects()[0]["id"].as_str().unwrap().to_owned();
