@@ -213,7 +213,7 @@ fn a_message_is_published_with_all_its_parts_or_refused_with_the_reason() {
     let shown = outbox.run(&["scheduled", "show", &id]).ends(DONE).object();
     assert_eq!((&shown["payload"]["a"], &shown["type"]), (&1.into(), &"outbox.test".into()));
     for (wrong, words) in [
-        (&["orders", "--data", "{"][..], "no JSON"),
+        (&["orders", "--data", "{"][..], "not JSON"),
         (&["orders", "--header", "ce_id=1"], "reserved"),
         (&["orders", "--header", "x"], "NAME=VALUE"),
         (&["", "--key", "a"], "topic is empty"),
