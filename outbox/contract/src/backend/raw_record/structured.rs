@@ -231,7 +231,7 @@ mod tests {
                 "",
                 "a batch of events; send each event as a message of its own",
             ),
-            ("application/cloudevents+avro", "", "which is not known; send application/cloudevents+json"),
+            ("application/cloudevents+avro", "", "which is not supported; send application/cloudevents+json"),
             (STRUCTURED, ",", "the payload is not a JSON object"),
             (STRUCTURED, r#","data_base64":"!""#, "data_base64 is not valid Base64"),
             (STRUCTURED, r#","data_base64":1"#, "data_base64 is not valid Base64"),
