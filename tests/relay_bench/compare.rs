@@ -30,7 +30,8 @@ impl FromStr for Settings {
 /// Variants to compare, and the number of rounds.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Compare {
-    /// Settings to compare with the defaults, such as lanes=2,fetch_batch=500; repeat it for others.
+    /// Settings to compare with the defaults, such as lanes=2,fetch_batch=500; repeat it for
+    /// others.
     #[arg(long)]
     with: Vec<Settings>,
     /// Another build of this program, such as one of an older commit; repeat it for others.
@@ -53,7 +54,7 @@ enum Variant {
 impl fmt::Display for Variant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Loop => f.write_str("the least loop"),
+            Self::Loop => f.write_str("bare loop"),
             Self::Ours { build: None, settings: None } => f.write_str("defaults"),
             Self::Ours { build: Some(build), .. } => write!(f, "defaults of {}", build.display()),
             Self::Ours { settings: Some(Settings(_, text)), .. } => f.write_str(text),

@@ -74,12 +74,12 @@ relay's own process says something, the rest nothing.
 How to read it: what else runs on the machine moves rates by a factor of two, and CPU time per message by little. Compare
 rows of one run, whose variants take turns; quote medians, with the machine. Nothing else should run meanwhile.
 
-The usual shape publishes to RabbitMQ as one would by hand: with the client library and nothing of ours between, over a connection
+The SKIP LOCKED baseline publishes to RabbitMQ as one would by hand: with the client library and nothing of ours between, over a connection
 for each worker. To Kafka and Redis it publishes through our transport, which is a thin layer over the client library there.
 
-  cargo bench -p outbox-tests --bench relay -- throughput           ours, the usual shape, and the parts alone
+  cargo bench -p outbox-tests --bench relay -- throughput           ours, the SKIP LOCKED baseline, the parts
   cargo bench -p outbox-tests --bench relay -- throughput --pair postgres-kafka
-                                                                    and the least loop that there can be
+                                                                    and the bare loop, the lower bound
   cargo bench -p outbox-tests --bench relay -- all --profile full   everything, for an hour
 ";
 

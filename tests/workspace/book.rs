@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use outbox_contract::metric;
 
-use crate::anchors::anchored;
 use crate::files::{links, written_files};
 
 fn read(path: impl AsRef<Path>) -> String {
@@ -14,21 +13,13 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// Readers on a code host see the pages as they are.
 #[test]
-fn every_listing_of_the_book_is_there() {
-    let mut problems = Vec::new();
+fn no_page_needs_mdbook_to_be_whole() {
     for page in pages() {
-        let folder = crate::root().join("book/src").join(page.parent().expect("a page is in a folder"));
-        for (file, anchor) in includes(&read(Path::new("book/src").join(&page))) {
-            let there = fs::read_to_string(folder.join(&file)).is_ok_and(|source| {
-                anchor.is_empty() || anchored(&source, &anchor).is_some_and(|lines| !lines.is_empty())
-            });
-            if !there {
-                problems.push(format!("{}: no {anchor} in {file}", page.display()));
-            }
-        }
+        let text = read(Path::new("book/src").join(&page));
+        assert!(!text.contains("{{#"), "{}: write the listing into the page", page.display());
     }
-    assert!(problems.is_empty(), "\n  {}\n", problems.join("\n  "));
 }
 
 /// Returns the pages of the book, from its folder of sources.
@@ -47,18 +38,6 @@ fn the_summary_lists_every_page_once_and_no_other() {
     listed.push("SUMMARY.md".into());
     listed.sort();
     assert_eq!(listed, pages().into_iter().collect::<Vec<_>>());
-}
-
-/// Returns the files and anchors that a page includes. mdBook itself leaves a listing empty if its
-/// anchor does not exist.
-fn includes(page: &str) -> Vec<(String, String)> {
-    let inner = page.split("{{#include ").skip(1).filter_map(|rest| rest.split("}}").next());
-    inner
-        .map(|link| {
-            let (file, anchor) = link.trim().split_once(':').unwrap_or((link.trim(), ""));
-            (file.to_owned(), anchor.to_owned())
-        })
-        .collect()
 }
 
 #[test]
@@ -130,7 +109,8 @@ fn the_tests_that_the_promises_name_are_there() {
     assert_each_names_a_test(&rows);
 }
 
-/// Every operation of `Admin` has a row with its property, and every database a test of all of them.
+/// Every operation of `Admin` has a row with its property, and every database a test of all of
+/// them.
 #[test]
 fn the_table_of_operations_is_whole_and_its_tests_are_there() {
     let page = read("book/src/admin.md");
@@ -211,14 +191,6 @@ fn fields(source: &str, name: &str) -> Vec<String> {
 fn methods(source: &str) -> Vec<String> {
     let names = source.lines().filter_map(|line| line.trim().strip_prefix("pub fn ")?.split_once('('));
     names.map(|(name, _)| name.to_owned()).collect()
-}
-
-#[test]
-fn includes_are_read_as_mdbook_reads_them() {
-    let page = "text {{#include ../a.rs:part}} and {{#include b.rs}}\n";
-    let expected =
-        [("../a.rs", "part"), ("b.rs", "")].map(|(file, anchor)| (file.to_owned(), anchor.to_owned()));
-    assert_eq!(includes(page), expected);
 }
 
 #[test]

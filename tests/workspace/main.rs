@@ -4,6 +4,7 @@ mod anchors;
 mod architecture;
 mod arrows;
 mod book;
+mod comparison;
 mod crates;
 mod deploy;
 mod errors;
@@ -16,6 +17,7 @@ mod root;
 mod scripts;
 mod steps;
 mod versions;
+mod voice;
 
 /// Returns the folder of the repository.
 fn root() -> std::path::PathBuf {

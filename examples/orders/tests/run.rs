@@ -164,6 +164,21 @@ fn mysql_takes_the_place_of_what_is_embedded() {
     );
 }
 
+/// On the stand-in for MongoDB, or on the server that the environment names.
+#[cfg(all(unix, feature = "mongodb"))]
+#[test]
+fn mongodb_takes_the_place_of_what_is_embedded() {
+    use outbox_servers::{MongoDb, OrSkip};
+
+    let Some(mongodb) = MongoDb::newest().shared().or_skip() else { return };
+    let url = mongodb.url();
+    let (server, options) = url.split_once('?').unwrap_or((&url, ""));
+    let host = server.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
+    let store = format!("{host}/{}?{options}", mongodb.fresh_database());
+    let lines: Vec<&str> = INCLUDED.lines().take(50).collect();
+    assert_all_booked(&run(PROGRAM, &["--store", &store, "-"], &lines.join("\n")), 50);
+}
+
 /// Two programs, one after the other, each with databases of its own: the second is a member of the
 /// same group. It would wait for the first one's session to end, had that not left.
 #[cfg(all(unix, feature = "kafka"))]

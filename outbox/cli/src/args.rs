@@ -117,7 +117,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "JSON", requires = "ids")]
         edit: Option<String>,
     },
-    /// Delete dead letters for good
+    /// Delete dead letters permanently
     Purge(Select),
     /// Send delivered messages again
     Replay(Select),
@@ -187,8 +187,8 @@ pub(crate) struct RelayArgs {
     /// Serve the dashboard there too: to this machine only, unless its settings let in others
     #[arg(long)]
     pub(crate) dashboard: bool,
-    /// Export metrics and traces to this collector of OpenTelemetry, by OTLP over HTTP: http://HOST:4318.
-    /// The variables OTEL_EXPORTER_OTLP_* do so, too
+    /// Export metrics and traces to this collector of OpenTelemetry, by OTLP over HTTP:
+    /// http://HOST:4318. The variables OTEL_EXPORTER_OTLP_* do so, too
     #[arg(long, value_name = "URL", env = "OUTBOX_OTLP")]
     pub(crate) otlp: Option<String>,
     /// Name of this relay in logs and in the database

@@ -77,7 +77,7 @@ impl fmt::Display for Failed {
         match self {
             Self::Usage(text) | Self::Error(text) => f.write_str(text),
             Self::Interrupted => f.write_str("interrupted"),
-            Self::ReaderGone => f.write_str("the reader of the output has gone"),
+            Self::ReaderGone => f.write_str("the reader of the output has closed it"),
         }
     }
 }

@@ -60,7 +60,7 @@ pub(crate) fn of_backlog(route: &Route, backlog: &Backlog, max_age: Duration) ->
     if backlog.held_keys > 0 {
         add(
             "held",
-            format!("route {route}: held, until an operator decides: {}", count(backlog.held_keys, "key")),
+            format!("route {route}: waiting for an operator: {}", count(backlog.held_keys, "held key")),
             format!(
                 "look with `outbox keys list --route {route}`; then `outbox release`, `outbox skip` or `outbox discard`"
             ),
@@ -69,17 +69,14 @@ pub(crate) fn of_backlog(route: &Route, backlog: &Backlog, max_age: Duration) ->
     if backlog.retrying_keys > 0 {
         add(
             "retrying",
-            format!("route {route}: failing, and tried again: {}", count(backlog.retrying_keys, "key")),
+            format!("route {route}: failing, and being retried: {}", count(backlog.retrying_keys, "key")),
             format!("look with `outbox keys list --route {route}`, and repair what their errors name"),
         );
     }
     if backlog.dead > 0 {
         add(
             "dead",
-            format!(
-                "route {route}: given up, until an operator decides: {}",
-                count(backlog.dead, "dead letter")
-            ),
+            format!("route {route}: waiting for an operator: {}", count(backlog.dead, "dead letter")),
             format!(
                 "look with `outbox dead list --route {route}`; then `outbox requeue` or `outbox purge --route {route}`"
             ),
@@ -92,7 +89,8 @@ pub(crate) fn of_backlog(route: &Route, backlog: &Backlog, max_age: Duration) ->
 pub(crate) fn of_unserved(unserved: &Unserved) -> Finding {
     let Unserved { route, oldest_age, .. } = unserved;
     let remedy = if !unserved.can_be_served {
-        "its name is no valid route: correct it in the rows, and in the program that writes them".to_owned()
+        "its name is not a valid route: correct it in the rows, and in the program that writes them"
+            .to_owned()
     } else if *route == Route::default() {
         "start a relay: `outbox relay`".to_owned()
     } else if route.as_str().starts_with("inbox/") {

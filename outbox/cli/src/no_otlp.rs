@@ -11,7 +11,8 @@ use crate::settings::Settings;
 pub(crate) enum Otlp {}
 
 impl Otlp {
-    /// Refuses an export that the settings ask for. The environment may be meant for other programs.
+    /// Refuses an export that the settings ask for. The environment may be meant for other
+    /// programs.
     pub(crate) fn start(settings: &Settings) -> Result<Option<Self>, Failed> {
         if settings.otlp.is_some() {
             return Err(Failed::usage("this program was built without otlp; build it with the feature"));

@@ -282,7 +282,7 @@ fn set(table: &mut Table, path: &str, value: Value) -> Result<(), Failed> {
         let has_free_names = matches!(first, "routes" | "properties" | "operators" | "readers");
         let next = table.entry(first).or_insert_with(|| Value::Table(Table::new()));
         table = next.as_table_mut().ok_or_else(|| {
-            Failed::usage(format!("invalid settings: {path}: {first} is no table; it has no {after}"))
+            Failed::usage(format!("invalid settings: {path}: {first} is not a table, and has no {after}"))
         })?;
         rest = after;
         if has_free_names {

@@ -176,8 +176,8 @@ pub trait Admin: Send + Sync {
     async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, StoreError>;
 
     /// Finds messages where none should stand, by a bounded number of rows: those at positions that
-    /// relays had passed, or above the counters that number them. Relays deliver them by themselves;
-    /// [`check`](crate::Store::check) logs them, too.
+    /// relays had passed, or above the counters that number them. Relays deliver them by
+    /// themselves; [`check`](crate::Store::check) logs them, too.
     ///
     /// The provided method finds none, for stores that can't be restored.
     async fn misplaced(&self) -> Result<Vec<Misplaced>, StoreError> {

@@ -230,7 +230,7 @@ mod tests {
         let long = "x".repeat(21);
         let says = |name: &str| message().with_extension(name, "1").unwrap_err().to_string();
         for name in ["", "tenantId", "tenant_id", "tenant-id", &long] {
-            assert!(says(name).contains("1 to 20 of a-z and 0-9"), "{}", says(name));
+            assert!(says(name).contains("1 to 20 characters of a-z and 0-9"), "{}", says(name));
         }
         for name in FIELDS.iter().chain(&NAMED) {
             assert!(says(name).contains("reserved"), "{}", says(name));

@@ -409,7 +409,7 @@ impl fmt::Display for MessageError {
             Self::Rejected(error) => error.fmt(f),
             Self::Local { event_type } => write!(
                 f,
-                "the event {event_type} is local and can't be sent; give its type a topic, or record it in a unit of work"
+                "the event {event_type} is local and can't be sent; give its type a topic, or publish it in a unit of work"
             ),
         }
     }

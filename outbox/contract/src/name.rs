@@ -62,7 +62,7 @@ impl fmt::Display for NameError {
             Problem::NotAnAttribute => {
                 write!(
                     f,
-                    "the {what} {value:?} is no name that CloudEvents allows; take 1 to 20 of a-z and 0-9"
+                    "the {what} {value:?} is not a valid CloudEvents attribute name; use 1 to 20 characters of a-z and 0-9"
                 )
             }
         }

@@ -75,7 +75,8 @@ impl App {
         self.measured.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the backlog of a route, which may be a few seconds old where it takes long to measure.
+    /// Returns the backlog of a route, which may be a few seconds old where it takes long to
+    /// measure.
     pub(crate) async fn backlog(&self, route: &Route) -> Result<Backlog, Problem> {
         let began = Instant::now();
         if let Some(backlog) = self.measured().get(route, began) {

@@ -23,8 +23,8 @@ use crate::{assets, sampler, view};
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; \
     connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Headers of every answer. With the referrer policy `no-referrer`, browsers would send the forms of our own
-/// pages with `Origin: null`.
+/// Headers of every answer. With the referrer policy `no-referrer`, browsers would send the forms
+/// of our own pages with `Origin: null`.
 const HEADERS: [(HeaderName, &str); 8] = [
     (header::CONTENT_SECURITY_POLICY, POLICY),
     (header::X_FRAME_OPTIONS, "DENY"),
@@ -144,12 +144,13 @@ fn same_origin(app: &App, host: &str, request: &Request) -> Result<(), Problem> 
         (Some(site), _) if site != "same-origin" => {
             refuse(format!("the request comes from another site ({site})"))
         }
-        // Pages can't write Sec-Fetch-Site. A proxy may add a referrer policy that hides the origin.
+        // Pages can't write Sec-Fetch-Site. A proxy may add a referrer policy that hides the
+        // origin.
         (Some(_), Some("null")) => Ok(()),
         (_, Some(origin)) if !is_ours(origin) => {
             refuse(format!("the request comes from a page of {origin:?}, and this is {host:?}"))
         }
-        (None, None) => refuse("the request does not tell from which page it comes".to_owned()),
+        (None, None) => refuse("the request does not say which page it comes from".to_owned()),
         _ => Ok(()),
     }
 }
@@ -198,21 +199,21 @@ pub(crate) fn explained(refusal: &Refusal) -> Problem {
     };
     match refusal {
         Refusal::UnknownPeer => forbidden(
-            "this service does not tell the address of its peers, so nobody can be let in by address"
+            "this service does not pass on the addresses of its clients, so none can be admitted by address"
                 .to_owned(),
             "serve the router with `into_make_service_with_connect_info::<SocketAddr>()`, or configure an \
              access mode that needs no address",
         ),
         Refusal::Remote(peer) => forbidden(
-            format!("only connections from this machine are let in, and this one comes from {peer}"),
+            format!("only connections from this machine are admitted, and this one comes from {peer}"),
             CONFIGURE,
         ),
         Refusal::Forwarded => forbidden(
-            "only connections from this machine are let in, and a proxy has forwarded this one".to_owned(),
+            "only connections from this machine are admitted, and a proxy has forwarded this one".to_owned(),
             CONFIGURE,
         ),
         Refusal::Host(host) => forbidden(
-            format!("{host:?} is no name of this machine"),
+            format!("{host:?} is not a name of this machine"),
             "open the page as http://127.0.0.1 with its port, or name the origin of the dashboard in its \
              settings",
         ),
@@ -221,7 +222,7 @@ pub(crate) fn explained(refusal: &Refusal) -> Problem {
             "open the page through the proxy, or add its address to the proxies of the dashboard",
         ),
         Refusal::Unnamed(name) => unauthorized(
-            "the proxy has named nobody, or more than one",
+            "the proxy named no user, or several",
             &format!("have the proxy authenticate visitors, and set the header {name} once"),
         ),
         Refusal::Anonymous => {

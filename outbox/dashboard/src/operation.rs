@@ -92,12 +92,12 @@ impl Operation {
                 "Each is appended again at the end of its key, in the old order, with its old id. \
                  Consumers that have handled it already drop it."
             }
-            Self::Purge => "They are deleted with their payloads. Nothing brings them back.",
+            Self::Purge => "They are deleted with their payloads. They can't be restored.",
             Self::Replay => {
                 "Each is appended again at the end of its key, with its old id, and stays in the history. \
                  Consumers that have handled it already drop it."
             }
-            Self::Cancel => "They are removed and never sent. Nothing brings them back.",
+            Self::Cancel => "They are removed and never sent. They can't be restored.",
             Self::Hold => {
                 "Its messages wait until the key is released. Those that a relay has in flight may still be \
                  delivered."

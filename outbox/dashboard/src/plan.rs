@@ -87,7 +87,10 @@ impl Plan {
     pub(crate) fn of(visit: &Visit, params: &Params) -> Result<Self, Problem> {
         let name = params.get("op").unwrap_or_default();
         let Some(operation) = Operation::of(name) else {
-            return Err(Problem::bad(format!("{name:?} is no operation"), "use the buttons of the pages"));
+            return Err(Problem::bad(
+                format!("{name:?} is not an operation"),
+                "use the buttons of the pages",
+            ));
         };
         let mut selection = Selection::of(params, visit.now)?;
         if params.get("chosen").is_some() && selection.filter.ids.is_none() {

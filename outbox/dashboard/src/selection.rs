@@ -51,7 +51,7 @@ impl Selection {
             .all("id")
             .map(|id| {
                 id.parse().map_err(|_| {
-                    let text = format!("{id:?} is no id of a message");
+                    let text = format!("{id:?} is not the id of a message");
                     Problem::bad(text, "copy the whole id, as 01a2158c-efd6-723c-b6b2-b0f1ff9e50d7")
                 })
             })

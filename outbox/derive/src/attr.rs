@@ -65,7 +65,7 @@ impl Attrs {
         for attr in attrs.iter().filter(|attr| attr.path().is_ident("event")) {
             all.any = true;
             if !matches!(attr.meta, Meta::List(_)) {
-                errors.on(attr, "`event` wants its attributes in parentheses: `#[event(...)]`");
+                errors.on(attr, "`event` takes its attributes in parentheses: `#[event(...)]`");
                 continue;
             }
             if let Err(error) = attr.parse_args_with(|input: ParseStream<'_>| {
@@ -116,7 +116,7 @@ impl Attrs {
             return Err(syn::Error::new(ident.span(), message));
         }
         if self.seen.contains(&name) {
-            let message = format!("`{name}` is given twice; remove one of them");
+            let message = format!("`{name}` occurs twice; remove one of them");
             return Err(syn::Error::new(ident.span(), message));
         }
         self.seen.push(name);
@@ -178,7 +178,7 @@ fn list_of(places: &[Place]) -> String {
 
 /// `name = "text"`.
 fn text(name: &Ident, input: ParseStream<'_>, example: &str) -> syn::Result<LitStr> {
-    let wanted = format!("`{name}` wants a string: `{name} = \"{example}\"`");
+    let wanted = format!("`{name}` takes a string: `{name} = \"{example}\"`");
     value(name, input, &wanted)?;
     input.parse::<LitStr>().map_err(|error| syn::Error::new(error.span(), wanted))
 }
@@ -195,7 +195,7 @@ fn key_path(name: &Ident, input: ParseStream<'_>, place: Place) -> syn::Result<L
 
 /// `version = 2`.
 fn version(name: &Ident, input: ParseStream<'_>) -> syn::Result<u32> {
-    let wanted = "`version` wants a whole number from 1 to 4294967295: `version = 1`";
+    let wanted = "`version` takes a whole number from 1 to 4294967295: `version = 1`";
     value(name, input, wanted)?;
     let number = input.parse::<LitInt>().map_err(|error| syn::Error::new(error.span(), wanted))?;
     match number.base10_parse::<u32>() {
@@ -207,7 +207,7 @@ fn version(name: &Ident, input: ParseStream<'_>) -> syn::Result<u32> {
 
 /// `crate = some::path` or `crate = "some::path"`.
 fn krate(name: &Ident, input: ParseStream<'_>) -> syn::Result<Path> {
-    let wanted = "`crate` wants the path of the crate: `crate = some::path`";
+    let wanted = "`crate` takes the path of the crate: `crate = some::path`";
     value(name, input, wanted)?;
     let wrong = |error: syn::Error| syn::Error::new(error.span(), wanted);
     if input.peek(LitStr) {
@@ -259,7 +259,7 @@ mod tests {
             said,
             [
                 "unknown attribute `tpic`; did you mean `topic`?",
-                "`type` wants a string: `type = \"order.placed\"`",
+                "`type` takes a string: `type = \"order.placed\"`",
                 "expected the name of an attribute, such as `topic`",
             ]
         );

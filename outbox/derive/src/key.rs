@@ -143,7 +143,7 @@ fn follow<'a>(owner: &Owner<'a>, path: &LitStr, blame: Span) -> Result<Key<'a>> 
         (None, _) if !head.is_empty() => Err(Error::new(blame, no_field(owner, head))),
         _ => wrong(
             path.span(),
-            format_args!("the key {written:?} is not a way to a field, such as `customer.id`"),
+            format_args!("the key {written:?} is not a path to a field, such as `customer.id`"),
         ),
     }
 }

@@ -17,7 +17,8 @@ use crate::error::Failed;
 use crate::fetch::range;
 use crate::keys::number;
 
-/// Finds messages above the counters of any route: one range of the hot collection for each, up to the limit, so that a backlog of any size is not walked over.
+/// Finds messages above the counters of any route: one range of the hot collection for each, up to
+/// the limit, so that a backlog of any size is not walked over.
 pub(crate) async fn find(database: &Database) -> Result<Vec<Misplaced>, Failed> {
     let mut session = database.session().await?;
     let mut found = Vec::new();

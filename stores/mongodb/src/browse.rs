@@ -65,8 +65,8 @@ fn towards(filter: &Filter, mut sort: Document) -> Document {
     sort
 }
 
-/// Documents of one page, with these fields alone (of none: all). It may be short because its rows are large, so a short one need not be the
-/// last. The server takes a limit of 0 for none.
+/// Documents of one page, with these fields alone (of none: all). It may be short because its rows
+/// are large, so a short one need not be the last. The server takes a limit of 0 for none.
 pub(crate) async fn page(
     session: &mut ClientSession,
     collection: Collection<Document>,

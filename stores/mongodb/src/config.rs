@@ -71,7 +71,7 @@ impl MongoDbOptions {
         }
         if self.handled_ids_kept < Duration::from_secs(60) {
             problems.push(format!(
-                "mongodb.handled_ids_kept is {:?}; a repeat that comes later would be handled twice: at least 60s",
+                "mongodb.handled_ids_kept is {:?}; make it at least 60s: a repeat that arrives later would be handled twice",
                 self.handled_ids_kept
             ));
         }
@@ -87,7 +87,7 @@ impl MongoDbOptions {
         }
         if self.conflict_timeout < Duration::from_millis(100) {
             problems.push(format!(
-                "mongodb.conflict_timeout is {:?}; steps would fail whenever two relays meet: at least 100ms",
+                "mongodb.conflict_timeout is {:?}; make it at least 100ms: steps would fail whenever two relays meet",
                 self.conflict_timeout
             ));
         }

@@ -36,7 +36,7 @@ async fn put(database: &Database) -> Result<OutboxId, Failed> {
 fn identity(stored: &Document) -> Result<OutboxId, Failed> {
     let text = stored.get_str("identity").unwrap_or_default();
     text.parse().map_err(|_| {
-        let words = format!("outbox_identity holds {text:?}, which is no UUID; call `renew_identity`");
+        let words = format!("outbox_identity holds {text:?}, which is not a UUID; call `renew_identity`");
         StoreError::new(StoreErrorKind::SchemaAltered, "identity", words).into()
     })
 }

@@ -178,7 +178,8 @@ impl KeyIn<'_> {
         if found.is_empty() { self.take_parked(self.behind_at(&[row]), 1).await } else { Ok(found) }
     }
 
-    /// Takes parked rows in order: the first so many of them (0: all), within the bounds of a transaction where there are several.
+    /// Takes parked rows in order: the first so many of them (0: all), within the bounds of a
+    /// transaction where there are several.
     async fn take_parked(&mut self, filter: Document, most: i64) -> Result<Vec<Document>, Failed> {
         let parked = self.database.parked();
         let mut cursor =

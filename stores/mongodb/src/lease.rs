@@ -57,7 +57,7 @@ pub(crate) async fn change<T>(
     }
 }
 
-/// None: somebody else was faster.
+/// Returns none if another relay was faster.
 async fn try_change<T>(
     database: &Database,
     route: &Route,

@@ -102,7 +102,7 @@ pub(crate) async fn migrate(database: &Database) -> Result<(), StoreError> {
         attempts.after(OPERATION, failed).await?;
     }
     if version < NEEDED {
-        tracing::info!(version = NEEDED, "the collections of the outbox were made");
+        tracing::info!(version = NEEDED, "the collections of the outbox were created");
     }
     Ok(())
 }
@@ -157,7 +157,7 @@ pub(crate) async fn check(database: &Database) -> Result<(), StoreError> {
         if !is_there {
             let (name, fields) = (index.name, index.fields.join(", "));
             let what =
-                format!("the index {name} of {} over {fields} is missing, or another", index.collection);
+                format!("the index {name} of {} over {fields} is missing, or differs", index.collection);
             return Err(altered(OPERATION, &what));
         }
     }

@@ -257,7 +257,8 @@ impl Raw {
             Some(Bson::Document(fields)) => {
                 let mut headers = Headers::new();
                 for (name, value) in fields {
-                    let value = value.as_str().ok_or_else(|| no_object(&format!("{name} is no string")))?;
+                    let value =
+                        value.as_str().ok_or_else(|| no_object(&format!("{name} is not a string")))?;
                     headers.insert(name, value).map_err(shown)?;
                 }
                 Ok(headers)

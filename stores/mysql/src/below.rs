@@ -11,8 +11,8 @@ use sqlx::mysql::MySqlConnection;
 
 use crate::sql;
 
-/// Finds messages above the counters of any route, as far as the counting limit goes: one range of the primary key for each route, so that a backlog of any
-/// size is not walked over.
+/// Finds messages above the counters of any route, as far as the counting limit goes: one range of
+/// the primary key for each route, so that a backlog of any size is not walked over.
 pub(crate) async fn find(
     connection: &mut MySqlConnection,
     counting_limit: u32,

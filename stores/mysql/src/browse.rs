@@ -66,7 +66,8 @@ pub(crate) const SCHEDULED: Table = Table {
 };
 
 impl Table {
-    /// A statement for what the filter lets through, the oldest first, up to its limit: what changes something begins there.
+    /// A statement for what the filter lets through, the oldest first, up to its limit: what
+    /// changes something begins there.
     pub(crate) fn select(&self, columns: &str, filter: &Filter) -> QueryBuilder<MySql> {
         self.select_along(self.order, columns, filter)
     }

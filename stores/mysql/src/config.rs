@@ -83,7 +83,7 @@ impl MySqlOptions {
         }
         if self.handled_ids_kept < Duration::from_secs(60) {
             problems.push(format!(
-                "mysql.handled_ids_kept is {:?}; a repeat that comes later would be handled twice: at least 60s",
+                "mysql.handled_ids_kept is {:?}; make it at least 60s: a repeat that arrives later would be handled twice",
                 self.handled_ids_kept
             ));
         }

@@ -69,7 +69,7 @@ pub(crate) async fn promote(connection: &mut MySqlConnection, limit: usize) -> R
         }
     }
     if promoted < most && !busy.is_empty() {
-        // Each has its turn, by and by: whichever the clock says.
+        // Each has its turn: the clock chooses.
         let turn = usize::try_from(now.unsigned_abs() % busy.len() as u64).unwrap_or_default();
         let waited = busy.into_iter().nth(turn);
         promoted +=

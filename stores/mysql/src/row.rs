@@ -27,7 +27,7 @@ impl<'r> MessageRow<'r> for Columns<'r> {
 
 pub(crate) type Raw<'r> = outbox_store_sql::Raw<'r, Columns<'r>>;
 
-/// Index of the number in the stripe, behind the stripe, which stands in place of a bucket.
+/// Index of the number in the stripe, behind the stripe, which takes the place of a bucket.
 const NUMBER: usize = Column::Bucket as usize + 1;
 
 /// Number of these columns: a statement's additional columns follow them.

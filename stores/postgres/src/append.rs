@@ -47,7 +47,7 @@ impl Place {
 #[derive(Debug, PartialEq, Eq)]
 struct Locks {
     buckets: Vec<i32>,
-    /// None where buckets are locked exclusively.
+    /// Keys to lock; none where buckets are locked exclusively.
     keys: Vec<i64>,
     exclusive: bool,
 }

@@ -100,7 +100,7 @@ pub(crate) async fn check(
     let look = below::find(connection, sql, options.counting_limit);
     match tokio::time::timeout(below::MOST, look).await {
         Ok(Ok(found)) => found.iter().for_each(Misplaced::warn),
-        _ => tracing::debug!("the check for messages below the saved marks of relays did not succeed"),
+        _ => tracing::debug!("the check for messages below the saved marks of relays failed"),
     }
     Ok(())
 }
@@ -173,8 +173,8 @@ fn supported(number: i32, name: &str, encoding: &str) -> Result<(), StoreError> 
 async fn same_outbox(connection: &mut PgConnection, pool: &PgPool) -> Result<(), StoreError> {
     let failed = |error| store_error(OPERATION, error);
     let found = async |connection: &mut PgConnection| -> Result<String, sqlx::Error> {
-        // In one step: behind a pooler, two may reach two servers. With a volatile function, so that
-        // one that spreads reads asks the primary.
+        // In one step: behind a pooler, two may reach two servers. With a volatile function, so
+        // that one that spreads reads asks the primary.
         let which = "select coalesce(to_regclass('outbox_message')::oid::text, ''), pg_is_in_recovery()";
         sqlx::raw_sql(which).fetch_one(connection).await?.try_get_unchecked(0)
     };

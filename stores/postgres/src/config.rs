@@ -113,7 +113,7 @@ impl PostgresOptions {
         }
         if self.handled_ids_kept < Duration::from_secs(60) {
             problems.push(format!(
-                "postgres.handled_ids_kept is {:?}; a repeat that comes later would be handled twice: at least 60s",
+                "postgres.handled_ids_kept is {:?}; make it at least 60s: a repeat that arrives later would be handled twice",
                 self.handled_ids_kept
             ));
         }

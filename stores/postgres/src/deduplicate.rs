@@ -45,7 +45,8 @@ pub(crate) async fn deduplicate(
     Ok(handled_ids)
 }
 
-/// Which messages wait on a route, each where it was read; they do until the transaction is over.
+/// Returns which messages wait on a route, each where it was read; they do until the transaction is
+/// over.
 pub(crate) async fn fence(
     connection: &mut PgConnection,
     sql: &Statements,

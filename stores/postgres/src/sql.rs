@@ -155,8 +155,8 @@ mod tests {
         }
     }
 
-    /// A pooler that spreads reads (Pgpool) sends a statement to the primary if it writes or calls a
-    /// volatile function. One in a part of the statement that nothing reads from is not run.
+    /// A pooler that spreads reads (Pgpool) sends a statement to the primary if it writes or calls
+    /// a volatile function. One in a part of the statement that nothing reads from is not run.
     #[test]
     fn a_statement_that_writes_nothing_calls_a_volatile_function() {
         const WRITES: [&str; 2] = ["insert into", "delete from"];

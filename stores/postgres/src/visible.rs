@@ -58,7 +58,7 @@ pub(crate) async fn hindrances(
             (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
         if !matches!(kind.as_str(), "r" | "p" | "S") {
             found.push(format!(
-                "{name} is no table but a view or a foreign table, which may hide rows: name the table"
+                "{name} is a view or a foreign table, which may hide rows; use the table itself"
             ));
         }
         if policies {

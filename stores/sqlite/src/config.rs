@@ -83,7 +83,7 @@ impl SqliteOptions {
         }
         if self.handled_ids_kept < Duration::from_secs(60) {
             problems.push(format!(
-                "sqlite.handled_ids_kept is {:?}; a repeat that comes later would be handled twice: at least 60s",
+                "sqlite.handled_ids_kept is {:?}; make it at least 60s: a repeat that arrives later would be handled twice",
                 self.handled_ids_kept
             ));
         }
@@ -99,7 +99,7 @@ impl SqliteOptions {
         }
         if self.busy_timeout < Duration::from_millis(100) {
             problems.push(format!(
-                "sqlite.busy_timeout is {:?}; statements would fail during every other write: at least 100ms",
+                "sqlite.busy_timeout is {:?}; make it at least 100ms: statements would fail during every other write",
                 self.busy_timeout
             ));
         }

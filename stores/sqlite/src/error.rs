@@ -119,8 +119,8 @@ fn meaning(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
         FULL => (Kind::Unavailable, "the disk is full; make room"),
         NO_MEMORY => (Kind::Unavailable, "the process is out of memory"),
         PROTOCOL | SCHEMA => (Kind::Unavailable, "other connections blocked every attempt; it is retried"),
-        NO_LARGE_FILES => (Kind::Unavailable, "the machine can't have files as large as this one"),
-        INPUT_OUTPUT => (Kind::Unavailable, "the disk failed to read or write"),
+        NO_LARGE_FILES => (Kind::Unavailable, "this system does not support files as large as this one"),
+        INPUT_OUTPUT => (Kind::Unavailable, "disk I/O error; check the disk and the log of the system"),
         CANNOT_OPEN => {
             (Kind::Unavailable, "the file can't be opened; check that its directory exists and is writable")
         }

@@ -23,7 +23,7 @@ const REPORTS: Duration = Duration::from_secs(5);
 
 /// A message that can be sent.
 pub(crate) struct Entry {
-    /// Where it stands in the batch.
+    /// Index in the batch.
     pub(crate) index: usize,
     pub(crate) record: Record,
     /// True if it is sent with nothing else under way, as its topic has taken nothing lately.
@@ -59,9 +59,9 @@ impl<'a> PartitionMessages<'a> {
 pub(crate) struct Quiet<'a> {
     /// The partitions that it was given up for: they did not come nearer to their answers.
     pub(crate) silent: BTreeSet<&'a Partition>,
-    /// When single messages are given up too.
+    /// Time at which single messages are given up too.
     pub(crate) deadline: Instant,
-    /// When everything has to be known.
+    /// Time at which every outcome has to be known.
     pub(crate) end: Instant,
 }
 

@@ -104,7 +104,7 @@ impl Begun {
         }
         if let Some(expected) = expected.filter(|expected| *expected < offset) {
             let words = format!(
-                "the log begins at offset {offset} by now (retention, or a deletion), and the consumer was at {expected}"
+                "the log now begins at offset {offset} (retention or a deletion), and the consumer was at {expected}"
             );
             self.losses.push(
                 Loss::new(unit.clone(), LossCause::Trimmed, words).with_messages(offset.abs_diff(expected)),

@@ -233,7 +233,7 @@ impl fmt::Debug for Config {
     }
 }
 
-/// Which client a property is for.
+/// Client that a property is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Any,

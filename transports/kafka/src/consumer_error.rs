@@ -106,7 +106,7 @@ impl ConsumerError {
             Code::MessageSizeTooLarge => {
                 (Kind::Invalid, "a record is too large to be fetched: raise receive.message.max.bytes")
             }
-            _ => (Kind::Unavailable, "librdkafka reports an error that may not pass by itself"),
+            _ => (Kind::Unavailable, "librdkafka reports a persistent error"),
         };
         Some((kind, self.with_code(remedy)))
     }

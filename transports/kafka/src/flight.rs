@@ -30,7 +30,7 @@ pub(crate) enum Heard {
 #[derive(Debug)]
 pub(crate) struct Flight {
     partition: Partition,
-    /// Where each message stands in its batch.
+    /// Index of each message in its batch.
     indices: Vec<usize>,
     // A plain mutex: held for a store into a slot, by the thread of the client.
     slots: Mutex<Slots>,
@@ -67,12 +67,12 @@ impl Flight {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where they go.
+    /// Their destinations.
     pub(crate) fn partition(&self) -> &Partition {
         &self.partition
     }
 
-    /// Where each message stands in its batch.
+    /// Index of each message in its batch.
     pub(crate) fn indices(&self) -> &[usize] {
         &self.indices
     }
@@ -177,7 +177,7 @@ impl Table {
     }
 }
 
-/// Which flight and which slot of it, in the one number that the client carries along.
+/// Flight and slot, in the one number that the client carries along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket(pub(crate) usize);
 

@@ -48,7 +48,7 @@ pub(crate) struct Gapless {
     over: Arc<AtomicBool>,
 }
 
-/// Where the client library reports to.
+/// Receiver of the client library's reports.
 struct Reports {
     events: Events,
     flights: Flights,

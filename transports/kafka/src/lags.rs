@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use outbox_contract::backend::{Lag, Unit};
 
-/// Time for which the last stable offset stands still, with records behind it, before that is said: transactions of a producer that is well take
-/// less.
+/// Time for which the last stable offset stands still, with records behind it, before that is said:
+/// transactions of a producer that is well take less.
 const STILL: Duration = Duration::from_secs(20);
 
 /// A partition, as the client knows it.
@@ -16,7 +16,7 @@ pub(crate) struct Known {
     pub(crate) next: i64,
     /// The first offset that is not finished, if anything of the partition is in memory.
     pub(crate) unfinished: Option<i64>,
-    /// When that record was written, in milliseconds since 1970.
+    /// Time at which that record was written, in milliseconds since 1970.
     pub(crate) written: Option<i64>,
     /// The end of the log (high watermark).
     pub(crate) high: i64,
@@ -28,7 +28,7 @@ pub(crate) struct Known {
 #[derive(Debug, Default)]
 pub(crate) struct Lags {
     lags: Vec<Lag>,
-    /// Where each partition's last stable offset stands, and since when.
+    /// Last stable offset of each partition, and the time since which it has not moved.
     still: BTreeMap<Unit, (i64, Instant)>,
 }
 

@@ -48,7 +48,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Member {
     events: Events,
     topics: Vec<Topic>,
-    /// None: the members divide the partitions, and refuse no topic.
+    /// None if the members divide the partitions: then they refuse no topic.
     subscribed: Option<Mutex<Subscribed>>,
     /// True while it may describe none of the topics.
     sees_nothing: AtomicBool,
@@ -145,7 +145,7 @@ impl Member {
         subscribed.is_hidden(topic, hidden);
         self.sees_nothing.store(subscribed.is_nothing(), Ordering::Release);
         if let Err(error) = subscribed.ask(|topics| subscribe(consumer, topics)) {
-            tracing::warn!(%topic, %error, "could not change the subscription; trying again at the next look");
+            tracing::warn!(%topic, %error, "could not change the subscription; will retry");
         }
     }
 

@@ -1,7 +1,7 @@
 //! The hash by which Kafka's Java client gives keys to partitions. Everything that writes a topic
 //! must use the same one, or a key is in two partitions and has no order.
 
-/// Which of so many partitions a key belongs to. `partitions` must be positive; 0 and less count as
+/// Returns the partition of a key, of so many. `partitions` must be positive; 0 and less count as
 /// 1.
 ///
 /// Partitioner of the Java client, and of librdkafka as `murmur2_random`.

@@ -1,4 +1,4 @@
-//! Which producer a topic goes by. A message that is rejected takes its producer with it, and all
+//! Producers of topics. A message that is rejected takes its producer with it, and all
 //! that is under way there is sent again: so topics that reject, or that take no batches of the
 //! common size, go by producers of their own.
 

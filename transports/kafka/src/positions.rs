@@ -81,7 +81,7 @@ impl Positions {
         loop {
             match self.try_find(consumer, units) {
                 Err(error) if start.elapsed() < ASKED_FOR && !is_over() => {
-                    tracing::debug!(%error, "what the group has committed can't be read yet");
+                    tracing::debug!(%error, "could not read the committed offsets of the group; will retry");
                     std::thread::sleep(PAUSE);
                 }
                 found => return found,
@@ -190,7 +190,7 @@ impl Positions {
             (Some(at), Some((low, _))) if at < low => Loss::new(
                 unit.clone(),
                 LossCause::Trimmed,
-                format!("the log begins at offset {low} by now (retention, or a deletion), and the group {} is at {at}", self.group),
+                format!("the log now begins at offset {low} (retention or a deletion), and the group {} is at {at}", self.group),
             )
             .with_messages(low.abs_diff(at)),
             (Some(at), Some((_, high))) if at > high => Loss::new(

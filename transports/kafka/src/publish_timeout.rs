@@ -31,7 +31,7 @@ pub(crate) struct PublishTimeout<'c> {
 #[derive(Debug)]
 struct Watched {
     ahead: Option<Ahead>,
-    /// When it came nearer to its answer, or else when the batch began.
+    /// Time of its last progress, or else of the batch's beginning.
     since: Instant,
 }
 

@@ -48,7 +48,7 @@ impl Record {
         self.stored.message.bytes()
     }
 
-    /// Where it goes.
+    /// Destination.
     pub(crate) fn partition(&self) -> Partition {
         (self.topic().clone(), self.partition)
     }

@@ -6,9 +6,9 @@ use outbox_contract::Topic;
 
 /// Topics of a member, and those among them that its group would refuse.
 ///
-/// Where the broker divides the partitions (KIP-848), it refuses the heartbeat of a member that asks
-/// for a topic without the right to describe it: such a member is given nothing of any topic. So it
-/// asks for the others alone until it has the right.
+/// Where the broker divides the partitions (KIP-848), it refuses the heartbeat of a member that
+/// asks for a topic without the right to describe it: such a member is given nothing of any topic.
+/// So it asks for the others alone until it has the right.
 #[derive(Debug)]
 pub(crate) struct Subscribed {
     all: Vec<Topic>,

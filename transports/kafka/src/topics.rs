@@ -57,12 +57,12 @@ impl Settings {
         let mut dangers = Vec::new();
         if copies > 1 && self.needed_in_step < 2 {
             dangers.push(format!(
-                "topic {topic} has {copies} copies, and confirms what a single one has: set min.insync.replicas to 2"
+                "topic {topic} has {copies} replicas, and confirms a message that only one of them has: set min.insync.replicas to 2"
             ));
         }
         if self.unclean {
             dangers.push(format!(
-                "of topic {topic} a copy that is behind may become the leader: set unclean.leader.election.enable to false"
+                "topic {topic} may elect a replica that is out of sync as its leader: set unclean.leader.election.enable to false"
             ));
         }
         dangers

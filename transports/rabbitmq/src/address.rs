@@ -4,7 +4,7 @@ use std::fmt;
 
 use lapin::uri::{AMQPScheme, AMQPUri};
 
-/// Where the broker is, and who we are to it.
+/// Address of the broker, with our user and vhost.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Address {
     uri: AMQPUri,

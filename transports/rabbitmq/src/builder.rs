@@ -118,8 +118,9 @@ impl RabbitMqTransportBuilder {
     }
 
     /// Sets the distribution of queues among the members of a consumer. Default: false, the first
-    /// member that subscribes has all queues until it leaves, and the others stand by. True: members
-    /// share them out by consumer priorities, on RabbitMQ 4.0 to 4.2; earlier ones ignore these.
+    /// member that subscribes has all queues until it leaves, and the others stand by. True:
+    /// members share them out by consumer priorities, on RabbitMQ 4.0 to 4.2; earlier ones ignore
+    /// these.
     ///
     /// No effect on RabbitMQ 4.3 and later, with a warning in the log: a member that leaves with
     /// unacknowledged messages while a queue of it is about to move leaves a dead consumer in that

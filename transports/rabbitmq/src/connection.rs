@@ -17,7 +17,7 @@ use crate::login::MAX_FRAME_BYTES;
 use crate::socket;
 use crate::topology::{Declaration, Declares};
 
-/// A connection. Dropped, it is cut: what was not acknowledged over it comes again.
+/// A connection. Dropped, it is cut: what was not acknowledged over it is delivered again.
 pub(crate) struct Connection {
     inner: lapin::Connection,
     plug: Arc<Plug>,

@@ -20,8 +20,8 @@ use crate::member::{self, Leave, SharedMember};
 /// one.
 const ACKNOWLEDGEMENT_DELAY: Duration = Duration::from_millis(5);
 
-/// Dropped without `close`, it cuts its connection: everything unacknowledged comes again, in
-/// order.
+/// Dropped without `close`, it cuts its connection: everything unacknowledged is delivered again,
+/// in order.
 pub(crate) struct RabbitMqDeliveries {
     shared: Arc<SharedMember>,
     task: JoinHandle<()>,

@@ -27,8 +27,9 @@ pub(crate) async fn watch(shared: &SharedMember, connection: &Connection, queues
             match ask(connection, &mut channel, queue).await {
                 Ok(ready) => {
                     let mine = shared.state().consumption.held(&queue.unit);
-                    // Every member asks for every queue, and figures of members are added up: so the member that has a queue reports it.
-                    // The broker does not say which one has it; that one holds deliveries while any wait.
+                    // Every member asks for every queue, and figures of members are added up: so
+                    // the member that has a queue reports it. The broker does not say which one has
+                    // it; that one holds deliveries while any wait.
                     if ready == 0 || mine > 0 {
                         lags.push(Lag::new(queue.unit.clone(), u64::from(ready).saturating_add(mine)));
                     }
@@ -36,7 +37,7 @@ pub(crate) async fn watch(shared: &SharedMember, connection: &Connection, queues
                 Err(fault) => {
                     // The broker closes a channel with each refusal.
                     channel = None;
-                    tracing::debug!(queue = queue.name.as_str(), %fault, "what waits in a queue can't be asked for");
+                    tracing::debug!(queue = queue.name.as_str(), %fault, "could not read the depth of a queue");
                 }
             }
         }

@@ -22,7 +22,7 @@ use crate::multiplexer::other;
 pub(crate) struct Agreed {
     pub(crate) max_channels: u16,
     pub(crate) max_frame_bytes: usize,
-    /// None: neither side shows that it is there.
+    /// None: neither side sends heartbeats.
     pub(crate) heartbeat: Option<Duration>,
 }
 
@@ -50,7 +50,9 @@ pub(crate) async fn login(
     };
     talk.say(AMQPMethod::StartOk(start)).await?;
     let AMQPMethod::Tune(offered) = talk.next().await? else {
-        return Err(unexpected("what to agree on (is the mechanism one that needs more than one answer?)"));
+        return Err(unexpected(
+            "the tuning of the connection (does the mechanism need more than one answer?)",
+        ));
     };
     let (tune, agreed) = agree(&offered, uri)?;
     talk.say(AMQPMethod::TuneOk(tune)).await?;
@@ -58,7 +60,9 @@ pub(crate) async fn login(
     let virtual_host = ShortString::try_new(uri.vhost.as_str())
         .map_err(|_| other(format!("the name of vhost {:?} is over 255 bytes", uri.vhost)))?;
     talk.say(AMQPMethod::Open(connection::Open { virtual_host })).await?;
-    let AMQPMethod::OpenOk(_) = talk.next().await? else { return Err(unexpected("the vhost")) };
+    let AMQPMethod::OpenOk(_) = talk.next().await? else {
+        return Err(unexpected("the confirmation of the vhost"));
+    };
     Ok((Broker::new(&greeting.server_properties), agreed))
 }
 
@@ -96,7 +100,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<'_, S> {
                         "the broker speaks another version of AMQP than 0-9-1: {version}"
                     )));
                 }
-                Some(_) => return Err(unexpected("a word about the connection")),
+                Some(_) => return Err(unexpected("a method of the connection")),
                 None => {
                     let count = self.socket.read(&mut bytes).await.map_err(of_socket)?;
                     if count == 0 {
@@ -122,7 +126,7 @@ fn agree(offered: &connection::Tune, uri: &AMQPUri) -> Result<(connection::TuneO
     let frame_max = if frame == 0 { MAX_FRAME_BYTES } else { frame };
     if frame_max < LEAST_FRAME_BYTES {
         let words = format!(
-            "frames of at most {frame_max} bytes; AMQP wants {LEAST_FRAME_BYTES} at least: raise frame_max of the URL or of the broker"
+            "frame_max is {frame_max} bytes; AMQP requires at least {LEAST_FRAME_BYTES}: raise frame_max of the URL or of the broker"
         );
         return Err(other(words));
     }
@@ -169,7 +173,7 @@ pub(crate) fn of_socket(error: io::Error) -> lapin::Error {
 }
 
 fn unexpected(awaited: &str) -> lapin::Error {
-    other(format!("the broker said something else in place of {awaited}"))
+    other(format!("unexpected answer from the broker in place of {awaited}"))
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ pub(crate) struct Multiplexer {
     writer: Option<Waker>,
     blocked: Option<String>,
     over: Option<lapin::Error>,
-    /// Who closes it, and waits until the broker has confirmed that.
+    /// Caller that closes it, and waits until the broker has confirmed that.
     closer: Option<Waker>,
 }
 

@@ -1,12 +1,13 @@
-//! Consumer priorities of a member: they share the queues of a consumer out among its members. Pure.
+//! Consumer priorities of a member: they share the queues of a consumer out among its members.
+//! Pure.
 //!
 //! Every member consumes every queue, and RabbitMQ gives a queue with a single active consumer to
 //! the highest priority. So each member draws a priority for each queue, and nobody coordinates:
 //! who joins outbids the others at its share of the queues, and who leaves gives them to the next
 //! highest, which are spread among all others.
 //!
-//! On request only, and not where [`crate::broker`] knows that a queue can stop: on RabbitMQ 4.3 and
-//! later.
+//! On request only, and not where [`crate::broker`] knows that a queue can stop: on RabbitMQ 4.3
+//! and later.
 //!
 //! Independent draws would spread 16 queues over two members as 12 + 4 now and then. So a member
 //! draws them against each other:

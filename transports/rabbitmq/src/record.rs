@@ -25,7 +25,7 @@ const OF_THE_BROKER: [&str; 5] =
     ["x-delivery-count", "x-acquired-count", "x-death", "x-stream-offset", "x-opt-deaths"];
 const OF_THE_BROKER_TOO: [&str; 2] = ["x-first-death-", "x-last-death-"];
 
-/// Which properties there are, by their place in the standard: headers, delivery mode, message id.
+/// Flags of the properties, by their place in the standard: headers, delivery mode, message id.
 const FLAGS: u16 = 1 << 13 | 1 << 12 | 1 << 7;
 /// The same of a content type.
 const HAS_CONTENT_TYPE: u16 = 1 << 15;
@@ -68,12 +68,12 @@ fn header(out: &mut Vec<u8>, name: &str, value: &str) -> Result<(), Rejection> {
     })
 }
 
-/// Which message this is, by its properties.
+/// Returns the id of the message, from its properties.
 pub(crate) fn id_of(properties: &BasicProperties) -> Option<MessageId> {
     properties.message_id().as_ref()?.as_str().parse().ok()
 }
 
-/// Where it stood in the outbox, by its properties.
+/// Returns its position in the outbox, from its properties.
 pub(crate) fn position_of(properties: &BasicProperties) -> Option<Position> {
     let headers = properties.headers().as_ref()?;
     let sequence = headers.inner().get(SEQUENCE)?;

@@ -1,5 +1,5 @@
-//! Where a message goes: its partition, the routing key of that, and the queue in which a consumer
-//! finds it.
+//! Destination of a message: its partition, the routing key of that, and the queue in which a
+//! consumer finds it.
 //!
 //! Names are wire format: publishers and consumers of other programs rely on them.
 //!

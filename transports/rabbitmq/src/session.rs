@@ -215,8 +215,8 @@ pub(crate) async fn until_one_is_well(
             if topology::prepare_queue(connection, config, queue).await.is_err() {
                 continue;
             }
-            // It may be there, and another's alone. It takes the queue from no other member; what it is given goes back in order, as the channel
-            // is closed with its consumer on it.
+            // It may be there, and another's alone. It takes the queue from no other member; what
+            // it is given goes back in order, as the channel is closed with its consumer on it.
             if let Ok((channel, handle)) = consume(connection, config, queue, 1, lowest).await {
                 let closing = connection.answer("closing a channel", channel.close(200, "OK".into()));
                 let _ = closing.await;

@@ -95,8 +95,8 @@ pub(crate) async fn prepare_consuming(
     Ok(all.into_iter().zip(faults).collect())
 }
 
-/// Finds queues that are about to be made again, of the topics that the consumer had queues of. Fails if
-/// that can't be found out: once they are made again, nothing tells.
+/// Finds queues that are about to be made again, of the topics that the consumer had queues of.
+/// Fails if that can't be found out: once they are made again, nothing tells.
 pub(crate) async fn find_lost(
     connection: &impl Declares,
     config: &Config,

@@ -1,5 +1,5 @@
-//! When what a transport declares is looked after: at once when it was found missing, and now and
-//! then by itself, as not everything that is missing is noticed. Pure.
+//! Times at which declarations of a transport are repeated: at once when it was found missing, and
+//! now and then by itself, as not everything that is missing is noticed. Pure.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) fn every(config: &Config, queues: usize) -> Option<Duration> {
 #[derive(Debug)]
 pub(crate) struct Upkeep {
     every: Option<Duration>,
-    /// When it was declared, or that was tried, on the clock of the transport.
+    /// Time of the last declaration, or of an attempt, on the clock of the transport.
     declared_at: Duration,
     is_missing: bool,
     is_running: bool,

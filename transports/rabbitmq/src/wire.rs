@@ -89,7 +89,7 @@ impl Wire {
 
     /// Returns the number of messages that wait in a queue.
     pub(crate) async fn waiting_in(self: &Arc<Self>, queue: &ShortString) -> Result<u32, Fault> {
-        let what = format!("asking how full queue {:?} is", queue.as_str());
+        let what = format!("reading the depth of queue {:?}", queue.as_str());
         let declare = queue::Declare { queue: queue.clone(), passive: true, ..queue::Declare::default() };
         let declare = AMQPClass::Queue(queue::AMQPMethod::Declare(declare));
         match self.channel().await?.ask(&what, declare).await? {
@@ -270,7 +270,8 @@ async fn read(
         let read = match heartbeat {
             // Two of them missing is silence.
             Some(heartbeat) => timeout(heartbeat * 2, reading).await.unwrap_or_else(|_| {
-                let words = format!("nothing came from the broker for {:?}", heartbeat * 2);
+                let words =
+                    format!("heartbeat timeout: nothing came from the broker for {:?}", heartbeat * 2);
                 Err(std::io::Error::new(std::io::ErrorKind::TimedOut, words))
             }),
             None => reading.await,

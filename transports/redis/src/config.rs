@@ -28,7 +28,7 @@ pub enum Retention {
     Everything,
 }
 
-/// Where a consumer begins that subscribes for the first time.
+/// Starting point of a consumer that subscribes for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Start {
@@ -188,8 +188,8 @@ impl RedisTransportBuilder {
         self
     }
 
-    /// Where a consumer begins that subscribes for the first time. Default [`Start::Oldest`]. One
-    /// that is subscribed, and whose group was lost (the stream was deleted, a failover did not
+    /// Starting point of a consumer that subscribes for the first time. Default [`Start::Oldest`].
+    /// One that is subscribed, and whose group was lost (the stream was deleted, a failover did not
     /// know of it), begins with the oldest in any case: it skips nothing, and whoever receives is
     /// told.
     pub fn start(mut self, start: Start) -> Self {
@@ -274,7 +274,7 @@ impl RedisTransportBuilder {
         self
     }
 
-    /// Which certificate authorities are trusted with a `rediss://` address, in PEM. Default: those
+    /// Certificate authorities that are trusted with a `rediss://` address, in PEM. Default: those
     /// of the system.
     pub fn authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.authorities = Some(pem.into());

@@ -50,7 +50,13 @@ const REFUSALS: &[(&str, &str, Reach, TransportErrorKind, &str)] = {
             Unavailable,
             "out of memory; raise maxmemory, or find the consumer that lags",
         ),
-        ("LOADING", "loading", Route, Unavailable, "the server is loading its data from disk; wait"),
+        (
+            "LOADING",
+            "loading",
+            Route,
+            Unavailable,
+            "the server is loading its data from disk; publishing continues afterwards",
+        ),
         (
             "MISCONF",
             "persistence-failing",

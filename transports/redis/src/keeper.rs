@@ -285,7 +285,7 @@ impl Member {
                 }
                 _ => "with what is there",
             };
-            loss.words = format!("{}; it was made again, and begins {begins}", loss.words);
+            loss.words = format!("{}; the group was created again, and begins {begins}", loss.words);
             self.fail(Error::topic("group-lost", TransportErrorKind::Unavailable, loss.words.clone()));
         }
         self.lost(loss);
@@ -316,7 +316,7 @@ impl Member {
             return Loss::new(unit.clone(), LossCause::Position, words);
         }
         let words = format!(
-            "entries were removed (MAXLEN, MINID, XDEL) before the group {} was given them",
+            "entries were removed (MAXLEN, MINID, XDEL) before the group {} received them",
             self.consumer
         );
         Loss::new(unit.clone(), LossCause::Trimmed, words).with_messages(missing)
@@ -383,7 +383,7 @@ struct Ownership {
 }
 
 impl Ownership {
-    /// None: it is another's.
+    /// None if it is another's.
     fn read(answer: &Value) -> Result<Option<Self>, Error> {
         let id = |value: &Value| text(value)?.parse().map_err(|_| Error::unexpected("a script"));
         match list(answer)? {

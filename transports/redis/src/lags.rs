@@ -31,7 +31,7 @@ pub(crate) async fn watch(member: Arc<Member>) {
             Ok(lags) => member.has_lags(lags),
             Err(error) => {
                 member.has_lags(Vec::new());
-                tracing::debug!(class = error.class, "what waits can't be measured: {}", error.words);
+                tracing::debug!(class = error.class, "could not measure the lag: {}", error.words);
             }
         }
         if round % SERVER_EVERY == 0

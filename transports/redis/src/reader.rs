@@ -37,7 +37,7 @@ const WAIT: Duration = Duration::from_millis(250);
 /// The pause before a connection that broke is made again.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// Which epoch this member has seen to be its own, unit by unit, on a connection that watches them.
+/// Epochs that this member has seen to be its own, unit by unit, on a connection that watches them.
 type Watched = BTreeMap<Unit, String>;
 
 /// Reads until the transport is closed or the task is aborted.

@@ -1,4 +1,4 @@
-//! Which key of Redis holds what.
+//! Keys of Redis, and their content.
 //!
 //! Everything of a unit carries the same hash tag, so that one script may touch all of it on a
 //! cluster, and units spread over its nodes.

@@ -17,13 +17,13 @@ pub(crate) fn fair_share(units: u32, members: &[String], me: &str) -> u32 {
     units / count + u32::from(larger)
 }
 
-/// Which units to give up: the highest ones beyond the share, so that the fewest move.
+/// Returns the units to give up: the highest ones beyond the share, so that the fewest move.
 pub(crate) fn surplus(mine: &BTreeSet<u32>, share: u32) -> Vec<u32> {
     let beyond = mine.len().saturating_sub(usize::try_from(share).unwrap_or(usize::MAX));
     mine.iter().rev().take(beyond).copied().collect()
 }
 
-/// Which of the free units to take, up to the share.
+/// Returns the free units to take, up to the share.
 pub(crate) fn wanted(mine: &BTreeSet<u32>, free: &[u32], share: u32) -> Vec<u32> {
     let missing = usize::try_from(share).unwrap_or(usize::MAX).saturating_sub(mine.len());
     free.iter().filter(|unit| !mine.contains(unit)).take(missing).copied().collect()

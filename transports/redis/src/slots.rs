@@ -1,4 +1,4 @@
-//! Which node of a cluster has which keys. Pure.
+//! Nodes of a cluster, and the keys that each has. Pure.
 
 use redis::{Arg, Cmd, Value};
 

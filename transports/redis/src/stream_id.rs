@@ -1,4 +1,4 @@
-//! Where an entry stands in a stream.
+//! Position of an entry in a stream.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,5 @@
-//! When a stream is trimmed: beside publishing, as it grows by nothing else, and not each time.
+//! Times at which a stream is trimmed: beside publishing, as it grows by nothing else, and not each
+//! time.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

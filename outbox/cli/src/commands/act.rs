@@ -84,7 +84,7 @@ pub(crate) async fn run(app: &App, action: Action, select: &Select) -> Outcome {
         return Ok(Exit::Done);
     }
     if action.removes() && !chosen.is_empty() {
-        app.confirm(&format!("{} {} for good", action.name(), count(chosen.len() as u64, action.noun())))?;
+        app.confirm(&format!("permanently {} {}", action.name(), count(chosen.len() as u64, action.noun())))?;
     }
     let done = carry_out(&*app.acting(&*store), action, (select, time), &chosen).await?;
     let missed = chosen.len() as u64 - done.min(chosen.len() as u64);

@@ -31,7 +31,7 @@ pub(crate) async fn run(app: &App) -> Outcome {
     report(app, Some(&signs), &findings)
 }
 
-/// What a database shows of its past.
+/// Signs of its past that a database shows.
 #[derive(Debug)]
 pub(crate) struct Signs {
     source: String,

@@ -136,15 +136,15 @@ impl Canary {
                 "repeats are allowed after a kill or a lost confirmation: handle messages with an inbox";
             findings.push(Finding::new(
                 "repeated",
-                format!("{} messages came more than once", self.repeated),
+                format!("{} messages arrived more than once", self.repeated),
                 remedy,
             ));
         }
         if self.out_of_order > 0 {
-            let remedy = "one key came out of order: does another program publish to this topic, or change its partitions?";
+            let remedy = "a key arrived out of order: does another program publish to this topic, or change its partitions?";
             findings.push(Finding::new(
                 "out-of-order",
-                format!("{} messages came out of order", self.out_of_order),
+                format!("{} messages arrived out of order", self.out_of_order),
                 remedy,
             ));
         }

@@ -123,15 +123,14 @@ impl Story {
         let route = format!(" --route {}", quoted(self.route.as_str()));
         let mut remedies = Vec::new();
         if self.failing.is_some() {
-            remedies.push((
-                format!("outbox release {name}{route}"),
-                "repair the cause first, then try again now",
-            ));
+            remedies
+                .push((format!("outbox release {name}{route}"), "repair the cause first, then retry now"));
             remedies.push((
                 format!("outbox skip {name}{route}"),
-                "give up the first message, and go on with the next",
+                "make the first message a dead letter, and continue with the next",
             ));
-            remedies.push((format!("outbox discard {name}{route}"), "give up all waiting messages"));
+            remedies
+                .push((format!("outbox discard {name}{route}"), "make all waiting messages dead letters"));
         }
         if !self.dead.is_empty() {
             let filter = format!(

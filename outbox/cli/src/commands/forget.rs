@@ -23,7 +23,9 @@ pub(crate) async fn run(app: &App, args: ForgetArgs) -> Outcome {
         return Ok(Exit::Done);
     }
     if selected > 0 {
-        app.confirm(&format!("make {consumer} forget {noun}; those that come again are handled again"))?;
+        app.confirm(&format!(
+            "make {consumer} forget {noun}; if they are delivered again, they are handled again"
+        ))?;
     }
     let mut done = 0;
     while done < selected {

@@ -50,7 +50,7 @@ impl Http {
         let service = router.into_make_service_with_connect_info::<SocketAddr>();
         tokio::spawn(async move {
             if let Err(error) = axum::serve(self.listener, service).await {
-                tracing::error!(%error, "nothing is served over HTTP any more");
+                tracing::error!(%error, "the HTTP server has ended; health and metrics are unreachable");
             }
         });
     }
@@ -75,7 +75,8 @@ pub(crate) fn router(relay: RelayObserver, metrics: PrometheusHandle) -> Router 
         .with_state(app)
 }
 
-/// Returns a recorder with durations as histograms: those of several relays add up, quantiles do not.
+/// Returns a recorder with durations as histograms: those of several relays add up, quantiles do
+/// not.
 fn recorder() -> Result<PrometheusRecorder, BuildError> {
     let mut builder = PrometheusBuilder::new();
     for metric in ALL.iter().filter(|metric| metric.kind == Kind::Histogram) {

@@ -35,7 +35,7 @@ fn outgoing(args: PublishArgs) -> Result<Outgoing, Failed> {
         && let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&data)
     {
         return Err(Failed::usage(format!(
-            "the data is no JSON ({error}); quote it for the shell, or name another --content-type"
+            "the data is not JSON ({error}); quote it for the shell, or name another --content-type"
         )));
     }
     let mut message =

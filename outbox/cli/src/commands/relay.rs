@@ -129,7 +129,7 @@ pub(crate) fn builder(app: &App, store: &std::sync::Arc<dyn Database>) -> Result
 /// Drains and stops. A second signal ends it at once.
 async fn stop(app: &App, relay: RelayHandle, signals: &mut Signals) -> Outcome {
     let within = app.settings.stop_within;
-    remark("stopping: what is in flight is finished; a second signal ends the relay at once");
+    remark("stopping: finishing the messages in flight; a second signal ends the relay at once");
     let stats = relay.observer();
     tokio::select! {
         drained = relay.stop(within) => {

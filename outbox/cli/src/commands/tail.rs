@@ -65,7 +65,7 @@ impl Tail {
         page.reverse();
         let is_full = page.len() >= MAX_PER_CALL;
         if is_full && !std::mem::replace(&mut self.warned, true) {
-            remark("more messages wait than tail follows; it tells of the newest ones");
+            remark("more messages wait than tail can follow; it shows the newest ones");
         }
         let (new, gone) = self.waits.step(&page, is_full);
         let first = !std::mem::replace(&mut self.began, true);

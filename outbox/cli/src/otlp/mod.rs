@@ -99,7 +99,9 @@ impl Otlp {
             let _ = self.metrics.shutdown_with_timeout(LAST_EXPORT);
         });
         if tokio::time::timeout(LAST_EXPORT, last).await.is_err() {
-            tracing::warn!("the collector of OpenTelemetry did not take the last metrics and spans in time");
+            tracing::warn!(
+                "the collector of OpenTelemetry did not accept the last metrics and spans in time"
+            );
         }
     }
 }

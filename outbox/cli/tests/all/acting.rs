@@ -89,7 +89,7 @@ fn nothing_is_removed_without_a_confirmation() {
         .run(&["purge", "--route", "default"])
         .ends(USAGE)
         .says(refused)
-        .says("purge 2 dead letters for good");
+        .says("permanently purge 2 dead letters");
     outbox.run_with(&["purge", &ids[0]], "y\n").ends(USAGE).says(refused);
     outbox.publish(&["orders", "--due", "1h"]);
     let scheduled = outbox.run(&["scheduled", "list"]).objects()[0]["id"].as_str().unwrap().to_owned();
@@ -213,7 +213,7 @@ fn a_message_is_published_with_all_its_parts_or_refused_with_the_reason() {
     let shown = outbox.run(&["scheduled", "show", &id]).ends(DONE).object();
     assert_eq!((&shown["payload"]["a"], &shown["type"]), (&1.into(), &"outbox.test".into()));
     for (wrong, words) in [
-        (&["orders", "--data", "{"][..], "no JSON"),
+        (&["orders", "--data", "{"][..], "not JSON"),
         (&["orders", "--header", "ce_id=1"], "reserved"),
         (&["orders", "--header", "x"], "NAME=VALUE"),
         (&["", "--key", "a"], "topic is empty"),

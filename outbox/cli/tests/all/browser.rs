@@ -109,7 +109,8 @@ impl Chromium {
         found[ELEMENT].as_str().unwrap().to_owned()
     }
 
-    /// Clicks on what leads to another page, and waits for it: a click returns before a form is sent.
+    /// Clicks on what leads to another page, and waits for it: a click returns before a form is
+    /// sent.
     #[track_caller]
     fn click(&self, xpath: &str) {
         self.script("window.isOld = true");

@@ -35,8 +35,8 @@ pub struct Filter {
     pub topic: Option<Topic>,
     /// Only of this key.
     pub key: Option<Key>,
-    /// Only messages of this [type](crate::Message::event_type). Keys and records of the audit have none:
-    /// [`failing_keys`](Admin::failing_keys) and [`audit`](Admin::audit) ignore it.
+    /// Only messages of this [type](crate::Message::event_type). Keys and records of the audit have
+    /// none: [`failing_keys`](Admin::failing_keys) and [`audit`](Admin::audit) ignore it.
     pub event_type: Option<String>,
     /// Only these messages. An empty list selects none. `None`: all.
     pub ids: Option<Vec<MessageId>>,
@@ -54,8 +54,8 @@ pub struct Filter {
     /// [`MAX_BYTES_PER_CALL`]. `requeue` and `purge` remove what they find, so they ignore
     /// `offset` and begin with the oldest that remains.
     pub offset: usize,
-    /// True: a list begins at its end, mostly with the newest. What changes something begins with the
-    /// oldest whatever this is.
+    /// True: a list begins at its end, mostly with the newest. What changes something begins with
+    /// the oldest whatever this is.
     pub newest: bool,
 }
 

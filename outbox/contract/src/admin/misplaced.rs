@@ -7,9 +7,9 @@
 pub struct Misplaced {
     /// The route, as its rows have it.
     pub route: String,
-    /// What stands where, for people.
+    /// Description for people: the messages, and their positions.
     pub text: String,
-    /// What to do, so that it does not happen again.
+    /// Remedy that prevents it from happening again.
     pub remedy: String,
 }
 

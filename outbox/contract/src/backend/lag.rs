@@ -12,8 +12,8 @@ use super::Unit;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OffsetReset {
-    /// None: nothing is read of the unit until somebody decides. The health check says so, and what
-    /// to do.
+    /// None: nothing is read of the unit until an operator decides. The health check says so, and
+    /// what to do.
     #[default]
     None,
     /// The first message that the broker still has.

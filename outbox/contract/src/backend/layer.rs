@@ -118,9 +118,9 @@ macro_rules! calls {
                 self.inner().wakeups()
             }
 
-            /// Returns a handle of the store inside whose calls pass [`around`](Self::around), as those
-            /// of the layer itself do. A layer that overrides single methods of [`Admin`] overrides this
-            /// one, too.
+            /// Returns a handle of the store inside whose calls pass [`around`](Self::around), as
+            /// those of the layer itself do. A layer that overrides single methods of [`Admin`]
+            /// overrides this one, too.
             fn acting_as(&self, actor: Actor) -> Box<dyn Admin + '_> {
                 Box::new(Acting { layer: self, inner: self.inner().acting_as(actor) })
             }

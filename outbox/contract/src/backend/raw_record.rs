@@ -207,15 +207,20 @@ impl<'r> RawRecord<'r> {
         if message.key.is_none() && !is_ours {
             message.key = attributes.get("subject").filter(|key| !key.is_empty()).map(Key::of_bytes);
         }
-        attributes.take("topic", notes, Topic::new, "is no topic; that of the record counts", |topic| {
-            message.topic = topic;
-        });
+        attributes.take(
+            "topic",
+            notes,
+            Topic::new,
+            "is not a valid topic; the topic of the record is used",
+            |topic| {
+                message.topic = topic;
+            },
+        );
         let instant = |time: &str| instant(time).ok_or(());
-        attributes.take("time", notes, instant, "is no instant of RFC 3339; ignored", |at| {
-            message.occurred_at = at
-        });
+        attributes
+            .take("time", notes, instant, "is not an RFC 3339 time; ignored", |at| message.occurred_at = at);
         let number = |version: &str| version.parse().ok().filter(|version| *version > 0).ok_or(());
-        attributes.take("schemaversion", notes, number, "is no number from 1; taken as 1", |version| {
+        attributes.take("schemaversion", notes, number, "is not a number from 1 on; read as 1", |version| {
             message.schema_version = version;
         });
         let unknown = if is_ours && message.payload.is_empty() { NO_CONTENT } else { UNKNOWN_CONTENT };
@@ -345,7 +350,9 @@ fn checked_content_type<'c>(
     let valid = |text: &&str| name::check(CONTENT_TYPE, text, Message::MAX_TYPE_BYTES).is_ok();
     text(bytes).filter(valid).unwrap_or_else(|| {
         let value = name::shown(&Undecodable::text(bytes));
-        notes.push(format!("{CONTENT_TYPE} is {value:?}, which is none; taken as {UNKNOWN_CONTENT}"));
+        notes.push(format!(
+            "{CONTENT_TYPE} is {value:?}, which is not a content type; read as {UNKNOWN_CONTENT}"
+        ));
         UNKNOWN_CONTENT
     })
 }

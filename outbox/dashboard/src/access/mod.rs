@@ -125,13 +125,14 @@ impl Access {
         proxies: impl IntoIterator<Item = P>,
         operators: impl IntoIterator<Item = O>,
     ) -> Result<Self, AccessError> {
-        let header = header.parse().map_err(|_| AccessError(format!("{header:?} is no name of a header")))?;
+        let header =
+            header.parse().map_err(|_| AccessError(format!("{header:?} is not a valid name of a header")))?;
         let proxies: Vec<Network> = proxies
             .into_iter()
             .map(|network| network.as_ref().parse().map_err(AccessError))
             .collect::<Result<_, _>>()?;
         if proxies.is_empty() {
-            return Err(AccessError("no proxy is named; give the addresses that the proxy has".to_owned()));
+            return Err(AccessError("no proxy is configured; give its addresses".to_owned()));
         }
         let operators = operators.into_iter().map(Into::into).collect();
         Ok(Self(Mode::Proxy { header, proxies, operators }))
@@ -159,11 +160,11 @@ impl Access {
 fn checked(users: impl IntoIterator<Item = User>) -> Result<Vec<User>, AccessError> {
     let users: Vec<User> = users.into_iter().collect();
     if users.is_empty() {
-        return Err(AccessError("no user is named; nobody could look".to_owned()));
+        return Err(AccessError("no user is configured; name at least one".to_owned()));
     }
     for (at, user) in users.iter().enumerate() {
         if user.name.is_empty() || users[..at].iter().any(|other| other.name == user.name) {
-            return Err(AccessError(format!("the user {:?} has no name, or is there twice", user.name)));
+            return Err(AccessError(format!("the name of the user {:?} is empty, or used twice", user.name)));
         }
         if user.secret_bytes < SHORTEST_SECRET {
             return Err(AccessError(format!(

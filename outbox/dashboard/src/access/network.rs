@@ -32,7 +32,7 @@ impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no network; write an address, as 10.0.0.7, or 10.0.0.0/8");
+        let wrong = || format!("{text:?} is not a network; write an address, as 10.0.0.7, or 10.0.0.0/8");
         let (address, bits) =
             text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
         let address: IpAddr = address.trim().parse().map_err(|_| wrong())?;

@@ -18,7 +18,7 @@ pub(crate) fn check_token(visit: &Visit, params: &Params) -> Result<(), Problem>
     }
     Err(Problem::forbidden(
         "form-token",
-        "the form is too old, or was not made for this browser and visitor; nothing was done",
+        "the form has expired, or belongs to another browser or user; nothing was done",
         "go back, load the page again, and repeat it",
     ))
 }
@@ -28,7 +28,7 @@ pub(crate) fn check_role(visit: &Visit) -> Result<(), Problem> {
     if visit.may_act() {
         return Ok(());
     }
-    let text = format!("{} may look, and not act", visit.principal.name);
+    let text = format!("{} is a reader, and may change nothing", visit.principal.name);
     Err(Problem::forbidden("read-only", text, "ask an operator, or log in as one"))
 }
 

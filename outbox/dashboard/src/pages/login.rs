@@ -58,7 +58,7 @@ pub(crate) async fn answer(door: &Door<'_>, request: Request) -> Response {
     let params = Params::parse(&body);
     let next = local(params.get("next"));
     if !door.session.takes(params.get("token").unwrap_or_default(), NOBODY, &door.app.key) {
-        let text = "the form is too old, or was not made for this browser";
+        let text = "the form has expired, or belongs to another browser";
         let problem = Problem::bad(text, "enter the token again");
         return door.with_cookie(door.session, form(door, StatusCode::FORBIDDEN, &next, Some(&problem)));
     }

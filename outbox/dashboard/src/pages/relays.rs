@@ -146,7 +146,7 @@ fn buckets(visit: &Visit, ownership: &Ownership) -> Markup {
         }
         p.quiet {
             "Each square is one of 256 buckets, which share the keys. "
-            "It tells its owner, its epoch and their start on hovering."
+            "Hover over it for its owner, epoch and start."
         }
         details {
             summary { "As a table" }

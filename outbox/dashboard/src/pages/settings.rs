@@ -15,7 +15,7 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
     let identity = visit.ask(visit.store().identity()).await?;
     let payloads = match app.payloads_for {
         crate::Role::Operator => "operators",
-        crate::Role::ReadOnly => "everybody who is let in",
+        crate::Role::ReadOnly => "every visitor",
     };
     let role = if visit.may_act() { "operator" } else { "read-only" };
     let own = [

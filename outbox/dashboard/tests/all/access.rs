@@ -1,4 +1,4 @@
-//! Who is let in, and what others see.
+//! Access: who is admitted, and what others see.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -58,7 +58,7 @@ async fn a_name_that_leads_here_from_elsewhere_is_refused() {
     let world = World::full().await;
     let mut browser = world.browser();
     browser.host = "evil.example:9464";
-    nothing(browser.get("/").await.is(403).says("is no name of this machine"));
+    nothing(browser.get("/").await.is(403).says("is not a name of this machine"));
     browser.host = "localhost:9464";
     browser.get("/").await.is(200);
     let mut named = Browser::of(world.builder().origin("http://dash.test:9464").build());

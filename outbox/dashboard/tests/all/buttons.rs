@@ -57,7 +57,7 @@ async fn chosen_dead_letters_are_purged() {
     let browser = world.browser();
     let asks =
         browser.get(&format!("/confirm?op=purge&id={}&id={}&back=/dead", ids[0], ids[2])).await.is(200);
-    let asks = asks.says("Purge 2 dead letters?").says("Nothing brings them back.").says("2 chosen");
+    let asks = asks.says("Purge 2 dead letters?").says("They can't be restored.").says("2 chosen");
     browser.send(&asks.form_of_confirmation()).await.is(303);
     let left = world.view(View::DeadLetters).await;
     assert_eq!(left.iter().map(|listed| listed.stored.message.id).collect::<Vec<_>>(), [ids[1]]);
@@ -243,7 +243,7 @@ async fn the_audit_names_the_visitor_and_what_was_done() {
 async fn an_operation_that_is_none_is_refused() {
     let world = World::full().await;
     let browser = world.browser();
-    browser.get("/confirm?op=drop-tables").await.is(400).says("is no operation");
+    browser.get("/confirm?op=drop-tables").await.is(400).says("is not an operation");
     browser.get("/confirm").await.is(400);
     browser.get("/confirm?op=pause").await.is(400).says("the route is missing");
     browser.get("/confirm?op=requeue&since=noon").await.is(400);

@@ -131,8 +131,12 @@ async fn those_who_look_have_no_button_and_can_send_none() {
     }
     let before = state(&world).await;
     for operation in OPERATIONS {
-        browser.send(&form(operation, &token)).await.is(403).says("bob may look, and not act");
-        browser.get(&format!("/confirm?{operation}")).await.is(403).says("bob may look, and not act");
+        browser.send(&form(operation, &token)).await.is(403).says("bob is a reader, and may change nothing");
+        browser
+            .get(&format!("/confirm?{operation}"))
+            .await
+            .is(403)
+            .says("bob is a reader, and may change nothing");
     }
     assert_eq!(state(&world).await, before);
 }

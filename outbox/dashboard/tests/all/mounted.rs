@@ -37,7 +37,7 @@ async fn behind_a_proxy_that_removes_a_path_links_have_it() {
     assert_eq!(page.link("Keys"), "/ops/keys");
 }
 
-/// What the page shows with a link, the relay's own words do not repeat.
+/// The relay's own reasons do not repeat those that the page shows with a link.
 #[tokio::test(start_paused = true)]
 async fn reasons_of_the_relay_are_shown_once() {
     let world = World::full().await;

@@ -90,7 +90,7 @@ async fn a_message_is_shown_wherever_it_is() {
     }
     let missing = outbox::MessageId::new();
     browser.get(&format!("/message?id={missing}")).await.is(404).says(&missing.to_string());
-    browser.get("/message?id=12").await.is(400).says("is no id of a message");
+    browser.get("/message?id=12").await.is(400).says("is not the id of a message");
 }
 
 #[tokio::test]

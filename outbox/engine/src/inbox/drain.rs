@@ -97,7 +97,10 @@ impl Drain {
         if !has_failed {
             return Outcome::Blocked;
         }
-        let words = format!("failed at every attempt, which were not counted before: {}", failure.message);
+        let words = format!(
+            "failed at every attempt since it was received; those attempts were not counted: {}",
+            failure.message
+        );
         let failure = Failure::new(failure.class, words);
         self.counters.count(&Verdict::Failed(failure.clone()));
         Outcome::Failed(failure)
@@ -136,7 +139,7 @@ fn postponed(waited: Duration, max: Duration, failure: Failure) -> Outcome {
     if waited < max {
         return Outcome::Postponed((waited / 2).clamp(PAUSES.0, PAUSES.1), failure);
     }
-    let words = format!("no newer program came within {max:.0?}: {}", failure.message);
+    let words = format!("no newer version of this program was started within {max:.0?}: {}", failure.message);
     Outcome::Rejected(Failure::new(failure.class, words))
 }
 
@@ -226,7 +229,7 @@ mod tests {
                 panic!("its time is over")
             };
             assert_eq!(failure.class, "unknown-type");
-            assert!(failure.message.contains("no newer program came"), "{failure}");
+            assert!(failure.message.contains("no newer version of this program was started"), "{failure}");
         }
     }
 }

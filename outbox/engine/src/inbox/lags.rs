@@ -37,7 +37,7 @@ impl Lags {
         for lag in told.iter().filter(|lag| !stuck_before(lag)) {
             if let Some(why) = &lag.stuck {
                 let Lag { unit, messages, .. } = lag;
-                tracing::warn!(consumer = %self.consumer, %unit, messages, "nothing can be received from a unit, though messages wait in it: {why}");
+                tracing::warn!(consumer = %self.consumer, %unit, messages, "messages wait at the broker, and none can be received: {why}");
             }
         }
         self.measure(&before, told);

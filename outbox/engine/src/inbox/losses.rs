@@ -43,7 +43,7 @@ impl Losses {
         for loss in told {
             let cause = loss.cause.name();
             let (consumer, messages) = (&self.consumer, loss.messages);
-            tracing::warn!(%consumer, cause, messages, "the broker has lost something of this consumer: {loss}");
+            tracing::warn!(%consumer, cause, messages, "the broker has lost messages, or the position of this consumer: {loss}");
             let topic = loss.unit.as_ref().map(|unit| unit.topic.as_str().to_owned()).unwrap_or_default();
             let labels =
                 [("consumer", consumer.as_str().to_owned()), ("topic", topic), ("cause", cause.to_owned())];
@@ -69,7 +69,7 @@ impl Losses {
         let words = |(_, loss): &(Instant, Loss)| {
             let gone = loss.messages.map(|messages| format!(" ({messages} messages are gone)"));
             format!(
-                "consumer {}: the broker has lost something: {loss}{}",
+                "consumer {}: the broker has lost messages, or the position: {loss}{}",
                 self.consumer,
                 gone.unwrap_or_default()
             )

@@ -112,7 +112,7 @@ impl Counters {
         self.starved().take();
     }
 
-    /// None could be begun.
+    /// Records that no transaction could be begun.
     pub(crate) fn not_begun(&self, error: &str) {
         let now = Instant::now();
         self.starved().get_or_insert(now);

@@ -56,9 +56,7 @@ impl Context {
                     }
                     Ok(None) => break,
                     Err(trouble) if self.now() > begun + ASKED_FOR => {
-                        return Err(format!(
-                            "which topics were handled can't be read in the store: {trouble:?}"
-                        ));
+                        return Err(format!("could not read the handled topics from the store: {trouble:?}"));
                     }
                     Err(_) => sleep(AGAIN).await,
                 }
@@ -83,7 +81,7 @@ impl Context {
             Ok(()) => self.consumed.noted(&topics, now),
             Err(trouble) => {
                 self.consumed.not_noted(elapsed);
-                tracing::debug!(?trouble, "which topics are handled was not noted; it is tried again");
+                tracing::debug!(?trouble, "could not record which topics are handled; will retry");
             }
         }
     }

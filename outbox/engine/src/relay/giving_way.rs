@@ -86,7 +86,8 @@ mod tests {
     }
 
     proptest! {
-        /// However often such messages are met, buckets move twice in the time and the rest at most.
+        /// However often such messages are met, buckets move twice in the time and the rest at
+        /// most.
         #[test]
         fn buckets_do_not_go_back_and_forth(
             beats in prop::collection::vec((1..50_u32, any::<bool>()), 1..200),

@@ -69,7 +69,7 @@ kinds! {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reason {
-    /// What programs tell reasons apart by.
+    /// Kind, by which programs tell reasons apart.
     pub kind: ReasonKind,
     /// Status because of this reason alone.
     pub status: Status,

@@ -44,8 +44,8 @@ pub async fn a_message_of_an_unknown_type_can_be_a_dead_letter<H: InboxHarness>(
     .await;
 }
 
-/// A message that an older program made a dead letter is not lost, but it has lost its place: when it
-/// is requeued for a newer program, its key has gone on without it.
+/// A message that an older program made a dead letter is not lost, but it has lost its place: when
+/// it is requeued for a newer program, its key has gone on without it.
 pub async fn a_message_that_an_older_program_gave_up_comes_behind_its_followers<H: InboxHarness>(
     harness: &H,
 ) {

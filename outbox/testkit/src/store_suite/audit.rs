@@ -85,8 +85,8 @@ pub async fn operations_on_a_key_are_recorded<H: StoreHarness>(harness: &H) {
     assert!(entries.windows(2).all(|pair| pair[0].at <= pair[1].at), "by the database's clock");
 }
 
-/// What a relay discards leaves no dead letter and no history, and is recorded with its id, hot or
-/// parked. Its key continues behind it. A refused step records nothing.
+/// A message that a relay discards leaves no dead letter and no history, and is recorded with its
+/// id, hot or parked. Its key continues behind it. A refused step records nothing.
 pub async fn a_discarded_message_is_gone_and_recorded<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;

@@ -225,8 +225,8 @@ pub async fn failing_keys_are_filtered_and_paged<H: StoreHarness>(harness: &H) {
     assert_eq!(stored_ids(&store.parked(&one).await.expect("listed")), [expected[0].1[1]]);
 }
 
-/// Every list is the same from its end, page by page, and what changes something begins with the oldest
-/// whatever the filter says.
+/// Every list is the same from its end, page by page, and what changes something begins with the
+/// oldest whatever the filter says.
 pub async fn every_list_begins_at_either_end<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;

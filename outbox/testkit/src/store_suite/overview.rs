@@ -79,8 +79,8 @@ pub async fn waiting_messages_are_filtered_and_paged<H: StoreHarness>(harness: &
     assert_eq!(waiting(&*store, &of_route.with_before(times[3])).await.len(), 3);
 }
 
-/// Every list of messages, and every operation on messages, is limited to a type, by its exact name.
-/// Keys have none, and are listed whatever it is.
+/// Every list of messages, and every operation on messages, is limited to a type, by its exact
+/// name. Keys have none, and are listed whatever it is.
 pub async fn a_filter_selects_messages_of_a_type<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;

@@ -57,12 +57,12 @@ impl ConsumerContext for MemberContext {
                 }
             }
             error => {
-                tracing::warn!(error = %RDKafkaErrorCode::from(error), "a rebalance failed; the client gives all partitions up");
+                tracing::warn!(error = %RDKafkaErrorCode::from(error), "a rebalance failed; librdkafka gives up all partitions");
                 consumer.unassign()
             }
         };
         if let Err(error) = changed {
-            let words = "partitions could not be taken up or given up; subscribe again";
+            let words = "could not assign or revoke partitions; subscribe again";
             self.0.give_up(TransportError::new(TransportErrorKind::Other, "next", words).with_source(error));
         }
     }
@@ -77,7 +77,7 @@ impl ConsumerContext for MemberContext {
         if !consumer.assignment_lost()
             && let Err(error) = member.commit_once(consumer)
         {
-            tracing::warn!(%error, "what was finished was not committed before partitions moved; it comes again");
+            tracing::warn!(%error, "offsets were not committed before partitions moved; finished messages are delivered again");
         }
         member.dispatch().revoke(&units);
         member.begun().give_up(&units);
@@ -89,7 +89,7 @@ impl ConsumerContext for MemberContext {
         let member = &self.0;
         // A partition that was stopped when it was last this member's still is, for the client.
         if let Err(error) = consumer.resume(partitions) {
-            tracing::warn!(%error, "partitions that came back may stand still");
+            tracing::warn!(%error, "could not resume partitions after a rebalance; they may receive nothing");
         }
         let units = member.units(partitions);
         let begun = member.begun();
@@ -177,7 +177,7 @@ impl Member {
         let committed = consumer.commit(&list, CommitMode::Sync);
         self.begun().told(&starts, committed.is_ok(), Instant::now());
         if let Err(error) = committed {
-            tracing::debug!(%error, "where a new consumer begins was not committed; it is tried again");
+            tracing::debug!(%error, "could not commit the start position of a new consumer; will retry");
         }
     }
 }

@@ -42,14 +42,14 @@ pub(super) fn read<'r>(
         _ if media_type.starts_with(BATCH) => Err(format!(
             "the content type is {media_type}, a batch of events; send each event as a message of its own"
         )),
-        _ => Err(format!("the content type is {media_type}, which is not known; send {EVENTS}+json")),
+        _ => Err(format!("the content type is {media_type}, which is not supported; send {EVENTS}+json")),
     })
 }
 
 fn read_json<'r>(media_type: &str, payload: &'r Bytes, notes: &mut Vec<String>) -> Result<Event<'r>, String> {
     let bytes = payload.strip_prefix(b"\xef\xbb\xbf").unwrap_or(payload);
     let mut members: BTreeMap<String, &'r RawValue> = serde_json::from_slice(bytes).map_err(|error| {
-        format!("the payload is no JSON object, as its content type {media_type} says it is: {error}")
+        format!("the payload is not a JSON object, though its content type is {media_type}: {error}")
     })?;
     let value = |member: Option<&'r RawValue>| member.map(RawValue::get).filter(|value| *value != "null");
     let (data, base64) = (value(members.remove("data")), value(members.remove("data_base64")));
@@ -62,7 +62,7 @@ fn read_json<'r>(media_type: &str, payload: &'r Bytes, notes: &mut Vec<String>) 
         NO_CONTENT.clone_into(&mut content_type);
     }
     if data.is_some() && base64.is_some() {
-        notes.push("there are both data and data_base64; data is left out".to_owned());
+        notes.push("the event has both data and data_base64; data is ignored".to_owned());
     }
     // Copied, so that nothing of the record stays in memory that the message does not count.
     let payload = match (base64, data) {
@@ -87,7 +87,7 @@ fn member<'r>(name: &str, value: &'r str, notes: &mut Vec<String>) -> Option<(Co
         Ok(text) => Cow::Owned(text.into_owned().into_bytes()),
         Err(_) => {
             if value.starts_with(['"', '{', '[']) {
-                notes.push(format!("{name:?} is no text, number or boolean; taken as its JSON"));
+                notes.push(format!("{name:?} is not a string, number or boolean; kept as JSON text"));
             }
             Cow::Borrowed(value.as_bytes())
         }
@@ -96,7 +96,7 @@ fn member<'r>(name: &str, value: &'r str, notes: &mut Vec<String>) -> Option<(Co
 }
 
 fn decoded(base64: &str) -> Result<Bytes, String> {
-    let wrong = |error: &dyn std::fmt::Display| format!("data_base64 is no Base64: {error}");
+    let wrong = |error: &dyn std::fmt::Display| format!("data_base64 is not valid Base64: {error}");
     let text: String = serde_json::from_str(base64).map_err(|error| wrong(&error))?;
     STANDARD.decode(text.trim()).map(Bytes::from).map_err(|error| wrong(&error))
 }
@@ -231,10 +231,10 @@ mod tests {
                 "",
                 "a batch of events; send each event as a message of its own",
             ),
-            ("application/cloudevents+avro", "", "which is not known; send application/cloudevents+json"),
-            (STRUCTURED, ",", "the payload is no JSON object"),
-            (STRUCTURED, r#","data_base64":"!""#, "data_base64 is no Base64"),
-            (STRUCTURED, r#","data_base64":1"#, "data_base64 is no Base64"),
+            ("application/cloudevents+avro", "", "which is not supported; send application/cloudevents+json"),
+            (STRUCTURED, ",", "the payload is not a JSON object"),
+            (STRUCTURED, r#","data_base64":"!""#, "data_base64 is not valid Base64"),
+            (STRUCTURED, r#","data_base64":1"#, "data_base64 is not valid Base64"),
             (STRUCTURED, r#","id":"""#, "id is \"\""),
             (STRUCTURED, r#","type":null"#, "attribute type is missing"),
         ] {

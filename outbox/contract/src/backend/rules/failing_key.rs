@@ -5,8 +5,8 @@
 //!
 //! 1. It checks the lease, loads the key's row, and refuses a step that [`is_stale`].
 //! 2. It moves the step's messages: hot ones to the parked ones (`Fail`, `Park`), one to the dead
-//!    letters, or out (`Bury`), parked ones out (`Resume`). If the message of a `Fail` or `Bury` is neither
-//!    hot nor parked, the step is stale, and nothing may have changed.
+//!    letters, or out (`Bury`), parked ones out (`Resume`). If the message of a `Fail` or `Bury` is
+//!    neither hot nor parked, the step is stale, and nothing may have changed.
 //! 3. It asks [`after`] for the row's next state, and writes it.
 
 use super::later;

@@ -16,8 +16,8 @@ use super::reading::Cause;
 /// Event. The answer to a command carries the command's number.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// Answer to a heartbeat that began at `asked`. The `surplus` buckets are to be given up; batches
-    /// may start before `until`.
+    /// Answer to a heartbeat that began at `asked`. The `surplus` buckets are to be given up;
+    /// batches may start before `until`.
     Leased { leased: Leased, surplus: BucketSet, asked: Duration, until: Duration },
     /// Answer of the store to a question.
     Answered { number: u64, answer: Answer },

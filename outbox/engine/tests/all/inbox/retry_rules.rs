@@ -111,7 +111,8 @@ async fn a_rule_pauses_a_topic_of_the_consumer_and_no_other() {
     }
 }
 
-/// A class for which one attempt is enough is not tried in memory first, as often as `tries` allows.
+/// A class for which one attempt is enough is not tried in memory first, as often as `tries`
+/// allows.
 #[tokio::test(start_paused = true)]
 async fn a_rule_shortens_the_attempts_in_memory() {
     for (max_attempts, in_memory) in [(0, 1), (1, 1), (2, 2), (9, 3)] {

@@ -207,7 +207,6 @@ impl Store for ToyStore {
 }
 // ANCHOR_END: store
 
-// ANCHOR: transactional
 /// A transaction: what it has written, and what it has seen that must still be true at its commit.
 /// Dropping it rolls it back.
 #[derive(Default)]
@@ -330,7 +329,6 @@ impl Tables {
         dedup
     }
 }
-// ANCHOR_END: transactional
 
 impl Tables {
     fn route(&mut self, route: &Route) -> &mut RouteTables {

@@ -56,7 +56,6 @@ struct Member {
 }
 // ANCHOR_END: broker
 
-// ANCHOR: transport
 impl ToyTransport {
     /// Creates a topic.
     pub(crate) fn create(&self, topic: &Topic) {
@@ -160,9 +159,7 @@ impl Transport for ToyTransport {
         broker.wake_all();
     }
 }
-// ANCHOR_END: transport
 
-// ANCHOR: deliveries
 struct ToyDeliveries {
     transport: ToyTransport,
     id: u64,
@@ -226,9 +223,7 @@ impl Drop for ToyDeliveries {
         broker.share_out();
     }
 }
-// ANCHOR_END: deliveries
 
-// ANCHOR: groups
 impl Broker {
     fn wake_all(&self) {
         self.members.values().for_each(|member| member.wake.notify_one());
@@ -325,4 +320,3 @@ impl Broker {
         }
     }
 }
-// ANCHOR_END: groups

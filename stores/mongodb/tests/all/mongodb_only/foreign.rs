@@ -139,7 +139,7 @@ async fn what_is_no_message_says_why() {
         (doc! { "schema_version": 0 }, "versions count from 1"),
         (doc! { "schema_version": -1_i64 }, "schema_version is -1"),
         (doc! { "payload": 7 }, "neither bytes nor a string"),
-        (doc! { "headers": { "tenant": 7 } }, "tenant is no string"),
+        (doc! { "headers": { "tenant": 7 } }, "tenant is not a string"),
         (doc! { "headers": "[1]" }, "not a JSON object of strings"),
         (doc! { "occurred_at": "today" }, "occurred_at is not a whole number"),
         (doc! { "key": "x".repeat(300) }, "300 bytes"),

@@ -30,7 +30,7 @@ async fn a_requeue_leaves_what_is_refused_and_says_which() {
     let wrong = [
         (2, doc! { "topic": "a\nb" }, "the topic"),
         (4, doc! { "schema_version": 0 }, "schema version is 0"),
-        (5, doc! { "headers": { "tenant": 7 } }, "tenant is no string"),
+        (5, doc! { "headers": { "tenant": 7 } }, "tenant is not a string"),
         (7, doc! { "payload": 7 }, "neither bytes nor a string"),
     ];
     let mut ids = Vec::new();

@@ -203,7 +203,7 @@ async fn what_is_trimmed_under_a_member_that_lags_is_counted_once() {
     }
 }
 
-/// What a member was given, and did not finish: its ids are pending, and their entries are gone.
+/// Unfinished deliveries of a member: their ids are pending, and their entries are gone.
 #[tokio::test]
 async fn pending_entries_that_were_trimmed_are_counted() {
     let Some(server) = Redis::newest().shared().or_skip() else { return };

@@ -70,12 +70,12 @@ impl Store {
         Due { keys: due.into_iter().take(request.keys).map(due_key).collect(), next }
     }
 
-    /// Whether the first message of a key has failed.
+    /// Returns true if the first message of a key has failed.
     pub(super) fn has_failed(&self, of: usize) -> bool {
         self.tables.keys.get(&of).is_some_and(|row| row.failing.is_some())
     }
 
-    /// Whether an operator holds a key.
+    /// Returns true if an operator holds a key.
     pub(super) fn is_held(&self, of: usize) -> bool {
         self.tables.keys.get(&of).is_some_and(|row| row.held)
     }

@@ -84,8 +84,8 @@ impl World {
         Err(self.stuck())
     }
 
-    /// Operators let all keys go on that are held, and the topic that the policy has paused, without
-    /// what fails in it.
+    /// Operators let all keys go on that are held, and the topic that the policy has paused,
+    /// without what fails in it.
     fn mend_keys(&mut self) {
         let now = self.database_now();
         let resumed = std::mem::take(&mut self.paused[1]);
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// When something happens next.
+    /// Time of the next event.
     fn next_instant(&self) -> Duration {
         let mut next = self.now + STRIDE;
         for relay in &self.relays {

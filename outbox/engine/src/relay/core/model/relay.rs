@@ -58,7 +58,7 @@ pub(super) struct Keeper {
     pub(super) beat_at: Duration,
     /// It waits for an answer that does not come: until that counts as failed.
     pub(super) hangs_until: Option<Duration>,
-    /// When the last batch may be begun.
+    /// Latest start of a batch.
     pub(super) until: Duration,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Relay {
     pub(super) question: Option<(u64, Question)>,
     /// The last position, where the question who is writing is half answered.
     pub(super) last_read: Option<Position>,
-    /// Who was writing then: what a store would say that asks in the wrong order.
+    /// Writers at that time: what a store would say that asks in the wrong order.
     pub(super) open_read: Writers,
     pub(super) below: Option<(u64, FetchRequest)>,
     pub(super) batches: Vec<Out>,
@@ -93,7 +93,7 @@ pub(super) struct Relay {
     /// Asked to stop; with the mark that it leaves behind once it has one.
     pub(super) stopping: bool,
     pub(super) drained: Option<LowWater>,
-    /// What the core was told of pauses, and those that it asked for itself.
+    /// Pauses that the core knows: those of operators, and those that it requested itself.
     pub(super) paused: Paused,
     /// Rows that the broker confirmed, and that may be removed: once for each batch, of whichever
     /// incarnation.

@@ -57,7 +57,7 @@ pub(super) struct Store {
     /// Rows that stand below marks since somebody put them there.
     pub(super) misplaced: BTreeSet<Position>,
     begun: u64,
-    /// Where there are shards: how far the positions of each run ahead.
+    /// Lead of the positions of each shard, if there are shards.
     ahead: [i64; SHARDS],
 }
 

@@ -8,7 +8,7 @@ use super::{Part, Plan, Reading};
 use crate::relay::core::model::Sabotage;
 
 impl Reading {
-    /// When a fetch was taken through a window whose cursor was there before.
+    /// A fetch was taken through a window whose cursor was there before.
     pub(in crate::relay::core) fn sabotage_window(
         &mut self,
         sabotage: Sabotage,
@@ -39,7 +39,7 @@ impl Reading {
         self.windows.main.base = claim.filter(|claim| claim.last > self.windows.main.horizon);
     }
 
-    /// When a topic was closed.
+    /// A topic was closed.
     pub(in crate::relay::core) fn sabotage_gaps(&mut self, sabotage: Sabotage) {
         let seen = self.windows.main.seen.clone();
         for window in self.windows.all_mut() {

@@ -3,7 +3,6 @@
 use super::route::first;
 use super::*;
 
-// ANCHOR: admin
 #[async_trait]
 impl Admin for ToyStore {
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
@@ -376,4 +375,3 @@ pub(super) fn page<T>(found: impl IntoIterator<Item = T>, filter: &Filter) -> Ve
     }
     found.into_iter().skip(filter.offset).take(filter.limit()).collect()
 }
-// ANCHOR_END: admin

@@ -41,7 +41,6 @@ impl RouteTables {
 }
 // ANCHOR_END: leases
 
-// ANCHOR: fetch
 impl RouteTables {
     pub(super) fn fetch(&self, request: &FetchRequest, now: Timestamp) -> Fetched {
         let buckets = request.buckets.intersection(&self.owned(request.relay, now));
@@ -129,9 +128,7 @@ impl RouteTables {
 pub(super) fn is_muted(muted: &[Scope], key: &KeyId) -> bool {
     muted.iter().any(|scope| scope.covers(key))
 }
-// ANCHOR_END: fetch
 
-// ANCHOR: transition
 impl Tables {
     /// Checks the lease, and takes the step whole or not at all.
     pub(super) fn transition(
@@ -230,4 +227,3 @@ pub(super) fn unpark(parked: &mut Parked, row: RowId) -> Option<Arc<Stored>> {
     parked.get(&row.position).filter(|(_, stored)| stored.message.id == row.id)?;
     parked.remove(&row.position).map(|(_, stored)| stored)
 }
-// ANCHOR_END: transition

@@ -2,7 +2,6 @@
 
 use super::*;
 
-// ANCHOR: upkeep
 impl Tables {
     /// Messages that a consumer has handled, the oldest first.
     pub(super) fn selected(&self, filter: &HandledFilter) -> Vec<(Consumer, MessageId)> {
@@ -103,4 +102,3 @@ impl Tables {
         Unserved::gather(found.map(|(route, since)| (route.as_str(), now.since(since))), after)
     }
 }
-// ANCHOR_END: upkeep
