@@ -112,14 +112,13 @@ fn verify_and_bench_count_what_arrives() {
 }
 
 #[test]
-fn a_verification_that_goes_on_counts_its_rounds_and_survives_an_outage() {
+fn a_verification_that_goes_on_counts_its_rounds() {
     let Some(redis) = Redis::newest().start().or_skip() else { return };
     let outbox = with(&redis);
     let arguments =
         ["verify", "--with-relay", "-n", "20", "--every", "50ms", "--within", "30s", "--http", "0"];
     let daemon = Daemon::of(outbox.command(&arguments));
     assert_eq!(daemon.ask("/live").0, 200);
-    let counts = |text: &str| daemon.ask("/metrics").1.contains(text);
     let whole =
         |round: &serde_json::Value| round["arrived"] == 20 && round["findings"] == serde_json::json!([]);
     for _ in 0..2 {
@@ -133,16 +132,8 @@ fn a_verification_that_goes_on_counts_its_rounds_and_survives_an_outage() {
         assert!(metrics.contains(&format!("outbox_canary_{none}_total 0")), "{metrics}");
     }
     assert!(metrics.contains("outbox_canary_latency_seconds_bucket{le=\"+Inf\"}"), "{metrics}");
-    redis.stop();
-    until("an outage is found", || {
-        let round = daemon.line();
-        round["failed"].is_string() || round["missing"].as_u64() > Some(0)
-    });
-    until("it is counted", || {
-        !counts("outbox_canary_failed_total 0") || !counts("outbox_canary_missing_total 0")
-    });
     daemon.signal("-TERM");
-    assert_eq!(daemon.end(), FINDINGS);
+    assert_eq!(daemon.end(), DONE);
     outbox.run(&["verify", "--http"]).ends(USAGE).says("--every");
 }
 
