@@ -10,6 +10,7 @@ mod deploy;
 mod errors;
 mod files;
 mod graph;
+mod image;
 mod listings;
 mod publish;
 mod readme;

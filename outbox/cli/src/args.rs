@@ -1,5 +1,6 @@
 //! Arguments of the program.
 
+mod canary;
 mod select;
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use outbox::{Consumer, Key, MessageId, Route, Topic};
 use crate::exit::CODES;
 use crate::time::{self, Past};
 
+pub(crate) use canary::{CanaryArgs, VerifyArgs};
 pub(crate) use select::{FilterArgs, MessageFilter, Select, SelectKeys};
 
 /// Shows what waits in an outbox and why, repairs it, and runs its relay
@@ -145,7 +147,7 @@ pub(crate) enum Command {
     /// Append a message, for a test
     Publish(PublishArgs),
     /// Send numbered messages through store, relay, broker and a consumer, and check their arrival
-    Verify(CanaryArgs),
+    Verify(VerifyArgs),
     /// Send a load the same way, and measure latency and rate
     Bench(CanaryArgs),
     /// Check everything, with a remedy for each finding
@@ -393,30 +395,4 @@ pub(crate) struct PublishArgs {
     /// Send it no earlier: RFC 3339, or a duration from now
     #[arg(long, value_name = "TIME", value_parser = time::future)]
     pub(crate) due: Option<DueTime>,
-}
-
-/// Numbered messages through the whole chain.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct CanaryArgs {
-    /// Topic of the messages; no other program should use it
-    #[arg(long, default_value = "outbox-canary")]
-    pub(crate) topic: Topic,
-    /// Route of the messages
-    #[arg(long, default_value = "default")]
-    pub(crate) route: Route,
-    /// Number of messages
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 100)]
-    pub(crate) messages: u32,
-    /// Number of keys that they are divided over
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub(crate) keys: u32,
-    /// Bytes of a payload
-    #[arg(long, value_name = "N", default_value_t = 200)]
-    pub(crate) bytes: usize,
-    /// Give up after this time
-    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time::span)]
-    pub(crate) within: Duration,
-    /// Run a relay in this program, instead of relying on one that runs
-    #[arg(long)]
-    pub(crate) with_relay: bool,
 }

@@ -96,6 +96,9 @@ impl From<StoreError> for Failed {
         let remedy = match error.kind() {
             StoreErrorKind::NotMigrated => "\nremedy: create the tables with `outbox migrate`",
             StoreErrorKind::SchemaTooNew => "\nremedy: use the version of `outbox` that created the tables",
+            StoreErrorKind::NotPermitted => {
+                "\nremedy: correct user, password or database of --store, or have the missing right granted"
+            }
             StoreErrorKind::Unavailable => "\nremedy: check address, network and state of the database",
             _ => "",
         };

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use outbox::Route;
+use outbox::admin::Ownership;
 use outbox::backend::{Backlog, Unserved};
 use serde_json::{Value, json};
 
@@ -83,6 +84,22 @@ pub(crate) fn of_backlog(route: &Route, backlog: &Backlog, max_age: Duration) ->
         );
     }
     findings
+}
+
+/// Returns the finding about relays of a route that would treat one message differently.
+pub(crate) fn of_relays(route: &Route, ownership: &Ownership) -> Option<Finding> {
+    let live = || ownership.relays.iter().filter(|relay| relay.live);
+    let first = live().next()?.fingerprint;
+    if live().all(|relay| relay.fingerprint == first) {
+        return None;
+    }
+    let mut labels: Vec<&str> = live().map(|relay| relay.label.as_str()).collect();
+    labels.sort_unstable();
+    Some(Finding::new(
+        "disagreeing",
+        format!("route {route}: relays with different retry policies or sources: {}", labels.join(", ")),
+        "give all of them the same relay.retry and relay.source; during a rolling deploy this is normal",
+    ))
 }
 
 /// Returns the finding about a route without a relay.

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use outbox::admin::RouteStatus;
+use outbox::admin::{RouteStatus, TopicFigures};
 use outbox::backend::Backlog;
 use outbox::relay::RelayObserver;
-use outbox::{Route, Store};
+use outbox::{Route, Store, StoreError};
+use tokio::time::Instant;
 
 use crate::access::{Gate, MacKey, Role};
 use crate::builder::{DashboardBuilder, Redact};
@@ -37,7 +38,8 @@ pub(crate) struct App {
     pub(crate) is_sampling: AtomicBool,
     routes: Vec<Route>,
     series: Mutex<Series>,
-    measured: Mutex<Measured>,
+    backlogs: Mutex<Measured<Backlog>>,
+    topics: Mutex<Measured<Vec<TopicFigures>>>,
     redact: Redact,
 }
 
@@ -60,31 +62,48 @@ impl App {
             is_sampling: AtomicBool::new(false),
             routes: builder.routes,
             series: Mutex::new(Series::new(builder.sample_every)),
-            measured: Mutex::default(),
+            backlogs: Mutex::default(),
+            topics: Mutex::default(),
             redact: builder.redact,
         }
     }
 
     /// Returns the samples of the charts.
     pub(crate) fn series(&self) -> MutexGuard<'_, Series> {
-        self.series.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the backlogs of a moment ago.
-    pub(crate) fn measured(&self) -> MutexGuard<'_, Measured> {
-        self.measured.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.series)
     }
 
     /// Returns the backlog of a route, which may be a few seconds old where it takes long to
     /// measure.
     pub(crate) async fn backlog(&self, route: &Route) -> Result<Backlog, Problem> {
+        self.counted(&self.backlogs, route, self.store.backlog(route)).await
+    }
+
+    /// Returns the figures of the topics of a route, which may be as old.
+    pub(crate) async fn topics(&self, route: &Route) -> Result<Vec<TopicFigures>, Problem> {
+        self.counted(&self.topics, route, self.store.topics(route)).await
+    }
+
+    async fn counted<T: Clone>(
+        &self,
+        last: &Mutex<Measured<T>>,
+        route: &Route,
+        count: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, Problem> {
         let began = Instant::now();
-        if let Some(backlog) = self.measured().get(route, began) {
-            return Ok(backlog);
+        if let Some(figures) = lock(last).get(route, began) {
+            return Ok(figures);
         }
-        let backlog = limited(self.store_timeout, self.store.backlog(route)).await?;
-        self.measured().put(route.clone(), began, Instant::now(), backlog.clone());
-        Ok(backlog)
+        let figures = limited(self.store_timeout, count).await?;
+        lock(last).put(route.clone(), began, Instant::now(), figures.clone());
+        Ok(figures)
+    }
+
+    /// Has all figures counted again: an operation has changed something.
+    pub(crate) fn changed(&self) {
+        let now = Instant::now();
+        lock(&self.backlogs).clear(now);
+        lock(&self.topics).clear(now);
     }
 
     /// Returns a text without secrets.
@@ -108,6 +127,10 @@ impl App {
         routes.truncate(MAX_ROUTES);
         Ok(routes)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for App {

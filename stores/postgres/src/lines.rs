@@ -26,8 +26,13 @@ pub(crate) struct Door {
 
 impl Door {
     pub(crate) fn new(pool: PgPool, options: &PostgresOptions) -> Self {
-        let settings = (!options.transaction_pooler).then(|| AssertSqlSafe(settings(options)).into_sql_str());
+        let settings = direct_settings(options, Plans::Pinned);
         Self { pool, options: Arc::new(options.clone()), settings, generation: Arc::default() }
+    }
+
+    /// Returns the door of a connection with other plans.
+    fn with(&self, plans: Plans) -> Self {
+        Self { settings: direct_settings(&self.options, plans), ..self.clone() }
     }
 
     /// Returns the present options for opening a connection.
@@ -105,7 +110,8 @@ pub(crate) struct Lines {
 
 impl Lines {
     pub(crate) fn new(door: &Door) -> Self {
-        let line = || Line::new(door.clone(), pooled_begin(&door.options));
+        let of = |plans| Line::new(door.with(plans), pooled_begin(&door.options, plans));
+        let line = || of(Plans::Pinned);
         // To a relay, another connection is another life of the database. This one writes each
         // time, and so detects a changed server by itself.
         let of_any_age = line().of_any_age();
@@ -113,7 +119,7 @@ impl Lines {
             fetching: line(),
             looking: line(),
             measuring: line(),
-            browsing: line(),
+            browsing: of(Plans::OfEachCall),
             settling: line(),
             leasing: of_any_age,
             transitioning: line(),
@@ -122,16 +128,39 @@ impl Lines {
     }
 }
 
+/// Number of plans of a statement.
+#[derive(Clone, Copy)]
+enum Plans {
+    /// One for all calls.
+    Pinned,
+    /// One for each call. A filter that is null is no condition then, and one that is not can use an
+    /// index; the one plan for all filters reads a table from end to end to find a key.
+    OfEachCall,
+}
+
+impl Plans {
+    const fn mode(self) -> &'static str {
+        match self {
+            Self::Pinned => "force_generic_plan",
+            Self::OfEachCall => "force_custom_plan",
+        }
+    }
+}
+
+fn direct_settings(options: &PostgresOptions, plans: Plans) -> Option<SqlStr> {
+    (!options.transaction_pooler).then(|| AssertSqlSafe(settings(options, plans)).into_sql_str())
+}
+
 /// Settings of the store's own connections, whatever the role or the database has. Plans are
 /// pinned: the tables swing between empty and millions of rows faster than statistics follow. The
 /// right plan for an empty table reads a full one from end to end. Timeouts are the relay's
 /// business: it keeps connections open, and limits the time of each call.
-fn settings(options: &PostgresOptions) -> String {
+fn settings(options: &PostgresOptions, plans: Plans) -> String {
     let mut settings = format!(
         "set default_transaction_isolation = 'read committed'; set standard_conforming_strings = on; set lock_timeout = {}",
         options.lock_timeout.as_millis()
     );
-    for (name, value) in PLANS {
+    for (name, value) in plan_settings(plans) {
         write!(settings, "; set {name} = {value}")
             .unwrap_or_else(|_| unreachable!("a string takes whatever is written"));
     }
@@ -142,16 +171,18 @@ fn settings(options: &PostgresOptions) -> String {
     settings
 }
 
-const PLANS: [(&str, &str); 4] = [
-    ("enable_seqscan", "off"),
-    ("enable_bitmapscan", "off"),
-    ("jit", "off"),
-    ("plan_cache_mode", "force_generic_plan"),
-];
+const fn plan_settings(plans: Plans) -> [(&'static str, &'static str); 4] {
+    [
+        ("enable_seqscan", "off"),
+        ("enable_bitmapscan", "off"),
+        ("jit", "off"),
+        ("plan_cache_mode", plans.mode()),
+    ]
+}
 
 /// Statement that begins the store's own work behind a pooler: with the usual settings of its
 /// connections, for this transaction.
-fn pooled_begin(options: &PostgresOptions) -> Option<SqlStr> {
+fn pooled_begin(options: &PostgresOptions, plans: Plans) -> Option<SqlStr> {
     if !options.transaction_pooler {
         return None;
     }
@@ -159,7 +190,7 @@ fn pooled_begin(options: &PostgresOptions) -> Option<SqlStr> {
     let mut begin = format!(
         "begin isolation level read committed; set local lock_timeout = {timeout}; set local idle_in_transaction_session_timeout = {timeout}"
     );
-    for (name, value) in PLANS {
+    for (name, value) in plan_settings(plans) {
         write!(begin, "; set local {name} = {value}")
             .unwrap_or_else(|_| unreachable!("a string takes whatever is written"));
     }

@@ -21,6 +21,15 @@ pub fn newest_first(list: &str) -> String {
     list.replace(" asc", " desc")
 }
 
+/// Returns a list for a filter that names route, topic and key: its conditions `(?1 is null or x =
+/// ?1)` for these three are `(x = ?1)`, for which SQLite can use an index.
+#[must_use]
+pub fn of_one_key(list: &str) -> String {
+    ["?1", "?2", "?3"]
+        .iter()
+        .fold(list.to_owned(), |list, name| list.replace(&format!("({name} is null or "), "("))
+}
+
 /// Returns the problems of a list of statements, for a store's test: files of the folder that it
 /// does not name, and statements that do not begin with a comment.
 ///

@@ -3,6 +3,8 @@
 //! Each operation that changes something is one transaction that has the write lock from its start;
 //! those on a key make the key's next version.
 
+use std::borrow::Cow;
+
 use outbox_contract::admin::{
     Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, MAX_BYTES_PER_CALL, Misplaced, OutboxId,
     Ownership, RouteStatus, TopicFigures,
@@ -13,7 +15,7 @@ use outbox_contract::{
     Admin, Failure, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Timestamp, Topic,
     async_trait,
 };
-use outbox_store_sql::statements::newest_first;
+use outbox_store_sql::statements::{newest_first, of_one_key};
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteRow, SqliteTransaction};
 use sqlx::{AssertSqlSafe, Row, SqlSafeStr};
@@ -35,12 +37,14 @@ const MAX_DISCARDED: u32 = 1_000;
 /// A statement whose parameters 1 to 7 are the filter.
 fn filtered<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, SqliteArguments> {
     let limit = i64::try_from(filter.limit()).unwrap_or(i64::MAX);
-    let statement = if filter.newest {
-        AssertSqlSafe(newest_first(statement)).into_sql_str()
-    } else {
-        statement.into_sql_str()
-    };
-    sqlx::query(statement)
+    let mut statement = Cow::Borrowed(statement);
+    if filter.newest {
+        statement = newest_first(&statement).into();
+    }
+    if filter.route.is_some() && filter.topic.is_some() && filter.key.is_some() {
+        statement = of_one_key(&statement).into();
+    }
+    sqlx::query(AssertSqlSafe(statement.into_owned()).into_sql_str())
         .bind(filter.route.as_ref().map(|route| route.as_str().to_owned()))
         .bind(filter.topic.as_ref().map(|topic| topic.as_str().to_owned()))
         .bind(filter.key.as_ref().map(|key| key.as_str().to_owned()))
@@ -424,5 +428,24 @@ impl KeyIn<'_> {
         let buried = bury.execute(&mut *self.connection).await?;
         self.key_query(sql::PARKED_REMOVE).bind(most).execute(&mut *self.connection).await?;
         Ok(buried.rows_affected())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_contract::Key;
+    use sqlx::Execute;
+
+    use super::*;
+
+    #[test]
+    fn a_filter_of_one_key_has_conditions_for_an_index() {
+        let sql = |filter: &Filter| filtered(sql::BROWSE_PARKED, filter).sql().as_str().to_owned();
+        let topic = Filter::route("default").unwrap().with_topic("orders").unwrap();
+        assert!(sql(&topic).contains("(?2 is null or topic = ?2)"));
+        let key = Filter { key: Some(Key::new("a").unwrap()), ..topic };
+        assert!(!sql(&key).contains("?2 is null") && !sql(&key).contains("?3 is null"), "{}", sql(&key));
+        let newest = sql(&Filter { newest: true, ..key });
+        assert!(newest.contains("position desc") && newest.contains("(order_key = ?3)"), "{newest}");
     }
 }

@@ -27,6 +27,11 @@ const QUIET: Duration = Duration::from_millis(500);
 
 pub(crate) async fn verify(app: &App, args: &CanaryArgs) -> Outcome {
     let run = Canary::run(app, args).await?;
+    report(app, args, &run)
+}
+
+/// Shows the result of a run.
+pub(crate) fn report(app: &App, args: &CanaryArgs, run: &Canary) -> Outcome {
     let findings = run.findings(args);
     if app.out.is_json() {
         let mut json = run.json();
@@ -49,8 +54,8 @@ pub(crate) async fn verify(app: &App, args: &CanaryArgs) -> Outcome {
 pub(crate) struct Canary {
     pub(crate) sent: u64,
     pub(crate) arrived: u64,
-    repeated: u64,
-    out_of_order: u64,
+    pub(crate) repeated: u64,
+    pub(crate) out_of_order: u64,
     /// Times from before the append to the arrival, of first arrivals.
     pub(crate) latencies: Vec<Duration>,
     /// Time from the first append to the last first arrival.
@@ -115,7 +120,7 @@ impl Canary {
         self.latencies.get(at).copied().unwrap_or_default()
     }
 
-    fn lost(&self) -> u64 {
+    pub(crate) fn lost(&self) -> u64 {
         self.sent - self.arrived.min(self.sent)
     }
 

@@ -16,6 +16,7 @@ use outbox::telemetry::{ALL, Kind};
 use serde_json::json;
 use tokio::net::TcpListener;
 
+use crate::commands::verifying;
 use crate::exit::Failed;
 use crate::otlp::{self, Otlp};
 use crate::{escape, redact};
@@ -79,8 +80,9 @@ pub(crate) fn router(relay: RelayObserver, metrics: PrometheusHandle) -> Router 
 /// not.
 fn recorder() -> Result<PrometheusRecorder, BuildError> {
     let mut builder = PrometheusBuilder::new();
-    for metric in ALL.iter().filter(|metric| metric.kind == Kind::Histogram) {
-        builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), SECONDS)?;
+    let histograms = ALL.iter().filter(|metric| metric.kind == Kind::Histogram).map(|metric| metric.name);
+    for name in histograms.chain([verifying::LATENCY]) {
+        builder = builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), SECONDS)?;
     }
     Ok(builder.build_recorder())
 }
@@ -118,8 +120,13 @@ async fn health(State(app): State<App>) -> impl IntoResponse {
 }
 
 async fn metrics(State(app): State<App>) -> impl IntoResponse {
-    app.metrics.run_upkeep();
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.render())
+    page(State(app.metrics)).await
+}
+
+/// Answers with the metrics.
+pub(crate) async fn page(State(metrics): State<PrometheusHandle>) -> impl IntoResponse {
+    metrics.run_upkeep();
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render())
 }
 
 #[cfg(test)]

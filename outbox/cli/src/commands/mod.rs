@@ -22,6 +22,7 @@ mod relay;
 mod signals;
 mod status;
 mod tail;
+mod verifying;
 
 use clap::CommandFactory;
 #[cfg(feature = "otlp")]
@@ -94,7 +95,10 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Resume(args) => act::pause(&app, &args, false).await,
         Command::Identity { new } => identity::run(&app, new.is_some()).await,
         Command::Publish(args) => publish::run(&app, args).await,
-        Command::Verify(args) => canary::verify(&app, &args).await,
+        Command::Verify(args) => match args.every {
+            Some(every) => verifying::run(&app, &args, every).await,
+            None => canary::verify(&app, &args.canary).await,
+        },
         Command::Bench(args) => bench::run(&app, &args).await,
     }
 }

@@ -171,7 +171,10 @@ async fn once(
         }
         tokio::select! {
             () = sleep(LOOK) => {}
-            () = signals.next() => return stop(app, relay, signals).await,
+            () = signals.next() => {
+                stop(app, relay, signals).await?;
+                return Err(Failed::Interrupted);
+            }
             part = &mut ended => return broken(app, relay, signals, &part).await,
         }
     }

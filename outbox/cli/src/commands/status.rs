@@ -125,6 +125,7 @@ impl Picture {
             }
             picture.findings.extend(findings);
             let ownership = store.ownership(&route).await?;
+            picture.findings.extend(findings::of_relays(&route, &ownership));
             picture.routes.push(RouteView { route, backlog, ownership });
         }
         picture.findings.extend(picture.unserved.iter().map(findings::of_unserved));

@@ -48,6 +48,40 @@ fn dead_letters_are_requeued_by_id_and_by_filter() {
     assert_eq!((&backlog["dead_letters"], &backlog["pending"]), (&0.into(), &3.into()));
 }
 
+/// A filter beside ids is applied: a slip in either changes nothing.
+#[test]
+fn ids_and_a_filter_apply_together() {
+    let (outbox, ids) = with_dead_letters(2);
+    let later = outbox.publish(&["orders", "--key", "later", "--due", "1h"]);
+    let wrong: [&[&str]; 6] = [
+        &["--topic", "bills"],
+        &["--key", "k1"],
+        &["--type", "other"],
+        &["--route", "mails"],
+        &["--since", "2100-01-01T00:00:00Z"],
+        &["--before", "2000-01-01T00:00:00Z"],
+    ];
+    for filter in wrong {
+        for dry in [&["--dry-run"][..], &[]] {
+            for command in ["requeue", "purge"] {
+                let run = outbox.run(&[&[command, &ids[0], "--yes"], filter, dry].concat());
+                run.ends(FAILED).says("no dead letter has the id").says(&ids[0]);
+            }
+            let run = outbox.run(&[&["cancel", &later, "--yes"], filter, dry].concat());
+            run.ends(FAILED).says("no scheduled message has the id");
+        }
+    }
+    // Of several, one that does not fit is enough.
+    let both = ["requeue", &ids[0], &ids[1], "--key", "k0"];
+    outbox.run(&both).ends(FAILED).says(&ids[1]);
+    let backlog = outbox.backlog("default");
+    assert_eq!((&backlog["dead_letters"], &backlog["scheduled"]), (&2.into(), &1.into()));
+    let fits = ["requeue", &ids[0], "--key", "k0", "--topic", "orders", "--type", "poison", "--before", "0s"];
+    assert_eq!(outbox.run(&fits).ends(DONE).object()["done"], 1);
+    let fits = ["cancel", &later, "--key", "later", "--yes"];
+    assert_eq!(outbox.run(&fits).ends(DONE).object()["done"], 1);
+}
+
 #[test]
 fn a_new_identity_is_confirmed_and_stays() {
     let outbox = Outbox::sqlite();

@@ -29,6 +29,20 @@ const ARGUMENTS: &[&str] = &[
 /// Name of an element in the answers of a WebDriver.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
+/// Returns the first text that is outside of the window, or of the card that it belongs to.
+const WIDE: &str = "
+    const outside = (inner, outer) => inner.width > 0 && (inner.right > outer.right + 1 || inner.bottom > outer.bottom + 1);
+    const box = (it) => it.getBoundingClientRect();
+    const page = { right: innerWidth, bottom: Infinity };
+    const scrolls = '.payload, .scroll:not(:has(.list))';
+    for (const it of document.querySelectorAll('main *')) {
+        const card = it.closest('.list tr, .chart');
+        if (!it.closest(scrolls) && !it.closest('thead') && (outside(box(it), page) || card && outside(box(it), box(card)))) {
+            return it.textContent || it.outerHTML;
+        }
+    }
+    return document.documentElement.scrollWidth > innerWidth ? 'the page' : '';";
+
 /// A browser of a phone's width, with an empty profile.
 struct Chromium {
     driver: Child,
@@ -114,9 +128,15 @@ impl Chromium {
     #[track_caller]
     fn click(&self, xpath: &str) {
         self.script("window.isOld = true");
-        self.command(&format!("/element/{}/click", self.element(xpath)), &json!({}));
+        self.click_here(xpath);
         let is_there = "return window.isOld !== true && document.readyState === 'complete'";
         until("the next page is there", || self.script(is_there) == true);
+    }
+
+    /// Clicks on what changes only the page itself.
+    #[track_caller]
+    fn click_here(&self, xpath: &str) {
+        self.command(&format!("/element/{}/click", self.element(xpath)), &json!({}));
     }
 
     #[track_caller]
@@ -132,8 +152,9 @@ impl Chromium {
     #[track_caller]
     fn open(&self, path: &str) {
         self.command("/url", &json!({ "url": format!("{}{path}", self.site) }));
-        if self.script("return document.documentElement.scrollWidth > innerWidth") == true {
-            self.wide.borrow_mut().push(path.to_owned());
+        let wide = self.script(WIDE);
+        if wide != "" {
+            self.wide.borrow_mut().push(format!("{path}: {wide}"));
         }
     }
 
@@ -142,6 +163,12 @@ impl Chromium {
     fn press(&self, path: &str, button: &str) -> String {
         self.open(path);
         self.click(&format!("//main//*[self::a or self::button][normalize-space()='{button}']"));
+        self.confirm()
+    }
+
+    /// Confirms what a page asks, if it does, and returns what is told.
+    #[track_caller]
+    fn confirm(&self) -> String {
         if self.script("return document.querySelector('.confirm form') !== null") == true {
             self.click("//div[@class='confirm']//form//button");
         }
@@ -164,10 +191,10 @@ impl Drop for Chromium {
 fn a_browser_logs_in_and_its_buttons_work_on_a_phone() {
     const SECRET: &str = "operator-secret-1";
     let outbox = Outbox::sqlite();
-    for key in ["dead", "held"] {
+    for (key, dead) in [("dead", 1), ("other", 2), ("held", 2)] {
         outbox.publish(&["orders", "--key", key, "--type", "poison"]);
-        let exhausted = if key == "dead" { Exhausted::DeadLetter } else { Exhausted::Hold };
-        world::relay(&outbox, exhausted, |backlog| backlog.dead == 1 && backlog.pending == 0);
+        let exhausted = if key == "held" { Exhausted::Hold } else { Exhausted::DeadLetter };
+        world::relay(&outbox, exhausted, |backlog| backlog.dead == dead && backlog.pending == 0);
     }
     outbox.publish(&["orders", "--key", "later", "--due", "2h"]);
     let mut command = outbox.command(&["dashboard", "--http", "0"]);
@@ -180,6 +207,18 @@ fn a_browser_logs_in_and_its_buttons_work_on_a_phone() {
     browser.write("//input[@name='secret']", SECRET);
     browser.click("//button");
     assert_eq!(browser.script("return location.pathname"), "/topics", "where the visitor wanted to go");
+    browser.open("/dead");
+    for letter in [2, 1] {
+        browser.click_here(&format!("(//input[@type='checkbox'])[{letter}]"));
+    }
+    // The second one is not chosen any more.
+    browser.click_here("(//input[@type='checkbox'])[2]");
+    browser.click("//form[@class='choose']//button[normalize-space()='Requeue']");
+    assert_eq!(
+        browser.script("return document.querySelector('.question').innerText"),
+        "Requeue 1 dead letter?"
+    );
+    assert!(browser.confirm().contains("Requeued 1 dead letter."));
     for (path, button, said) in [
         ("/dead", "Requeue", "no message is selected"),
         ("/dead", "Requeue all", "Requeued 1 dead letter."),
@@ -197,6 +236,11 @@ fn a_browser_logs_in_and_its_buttons_work_on_a_phone() {
     for path in ["/", "/keys", "/messages", "/relays", "/audit", "/settings"] {
         browser.open(path);
     }
+    // No card has a label without a value, which would hang out of it.
+    let empty =
+        "return [...document.querySelectorAll('main td:empty')].filter((it) => it.offsetHeight).length";
+    browser.open("/audit");
+    assert_eq!(browser.script(empty), 0);
     assert_eq!(browser.wide.take(), Vec::<String>::new(), "pages that are wider than a phone");
     browser.click("//button[normalize-space()='Log out']");
     browser.open("/dead");

@@ -7,7 +7,7 @@ use outbox::redis::RedisTransport;
 use outbox::{Consumer, Topic, Transport};
 use outbox_servers::{OrSkip, Redis, RedisServer};
 
-use crate::outbox::{DONE, Daemon, FINDINGS, INTERRUPTED, Outbox, PATIENCE, USAGE, until};
+use crate::outbox::{DONE, Daemon, FINDINGS, Outbox, PATIENCE, USAGE, until};
 
 /// Returns an outbox that publishes to a Redis server.
 fn with(redis: &RedisServer) -> Outbox {
@@ -76,24 +76,6 @@ fn a_relay_delivers_shows_its_health_and_drains_at_sigterm() {
 }
 
 #[test]
-fn a_second_signal_ends_a_relay_that_can_not_drain() {
-    let Some(redis) = Redis::newest().start().or_skip() else { return };
-    let outbox = with(&redis);
-    let daemon = Daemon::start(&outbox, &["--stop-within", "1h", "--set", "relay.publish_timeout=4s"]);
-    redis.pause();
-    outbox.publish(&["orders", "--key", "a"]);
-    until("the message is in flight", || outbox.backlog("default")["pending"] == 1);
-    daemon.signal("-INT");
-    daemon.signal("-TERM");
-    let code = daemon.end();
-    // Without anything in flight yet it has drained before the second signal.
-    assert!([INTERRUPTED, DONE].contains(&code), "{code:?}");
-    redis.resume();
-    outbox.run(&["relay", "--once"]).ends(DONE);
-    received(&redis.url(), "orders", 1);
-}
-
-#[test]
 fn one_run_sends_what_is_there_and_reports_what_stays() {
     let Some(redis) = Redis::newest().start().or_skip() else { return };
     let outbox = with(&redis);
@@ -127,6 +109,32 @@ fn verify_and_bench_count_what_arrives() {
     let run = outbox.run(&["verify", "-n", "5", "--within", "1s"]).ends(FINDINGS).object();
     assert_eq!((&run["missing"], &run["findings"][0]["code"]), (&5.into(), &"missing".into()));
     assert!(run["findings"][0]["remedy"].as_str().unwrap().contains("--with-relay"), "{run}");
+}
+
+#[test]
+fn a_verification_that_goes_on_counts_its_rounds() {
+    let Some(redis) = Redis::newest().start().or_skip() else { return };
+    let outbox = with(&redis);
+    let arguments =
+        ["verify", "--with-relay", "-n", "20", "--every", "50ms", "--within", "30s", "--http", "0"];
+    let daemon = Daemon::of(outbox.command(&arguments));
+    assert_eq!(daemon.ask("/live").0, 200);
+    let whole =
+        |round: &serde_json::Value| round["arrived"] == 20 && round["findings"] == serde_json::json!([]);
+    for _ in 0..2 {
+        let round = daemon.line();
+        assert!(whole(&round), "{round}");
+    }
+    let metrics = daemon.ask("/metrics").1;
+    let sent = metrics.lines().find_map(|line| line.strip_prefix("outbox_canary_sent_total "));
+    assert!(sent.is_some_and(|sent| sent.parse::<u64>().unwrap() >= 40), "{metrics}");
+    for none in ["missing", "repeated", "out_of_order", "failed"] {
+        assert!(metrics.contains(&format!("outbox_canary_{none}_total 0")), "{metrics}");
+    }
+    assert!(metrics.contains("outbox_canary_latency_seconds_bucket{le=\"+Inf\"}"), "{metrics}");
+    daemon.signal("-TERM");
+    assert_eq!(daemon.end(), DONE);
+    outbox.run(&["verify", "--http"]).ends(USAGE).says("--every");
 }
 
 #[test]

@@ -21,5 +21,7 @@ mod outbox;
 #[cfg(unix)]
 mod servers;
 mod settings;
+#[cfg(unix)]
+mod signals;
 mod usage;
 mod world;

@@ -80,6 +80,19 @@ fn relays_routes_and_pauses_are_shown() {
 }
 
 #[test]
+fn relays_with_other_settings_are_found() {
+    let outbox = Outbox::sqlite();
+    world::heartbeat(&outbox, "shop-1", 7);
+    world::heartbeat(&outbox, "shop-2", 7);
+    outbox.run(&["status"]).ends(DONE);
+    world::heartbeat(&outbox, "old", 8);
+    for command in ["status", "doctor"] {
+        let found = outbox.run(&[command]).ends(FINDINGS).object()["findings"].to_string();
+        assert!(found.contains("\"disagreeing\"") && found.contains(": old, shop-1, shop-2"), "{found}");
+    }
+}
+
+#[test]
 fn operations_are_recorded_under_the_name_of_the_user() {
     let outbox = Outbox::sqlite();
     let id = outbox.publish(&["orders", "--key", "a", "--type", "poison"]);

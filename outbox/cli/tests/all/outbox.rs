@@ -187,15 +187,20 @@ impl Daemon {
     }
 
     /// Starts a command that stays, and waits until it says that it has.
-    pub(crate) fn of(mut command: Command) -> Self {
+    pub(crate) fn of(command: Command) -> Self {
+        let mut daemon = Self::spawn(command);
+        daemon.started = daemon.line();
+        daemon
+    }
+
+    /// Starts a command that stays, and waits for nothing.
+    pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         // Read on a thread, because a blocking read of a pipe can't be interrupted.
         let (say, said) = channel();
         thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| say.send(line)));
-        let mut daemon = Self { child, said, started: Value::Null };
-        daemon.started = daemon.line();
-        daemon
+        Self { child, said, started: Value::Null }
     }
 
     /// Returns the next object that it says.

@@ -1,9 +1,13 @@
 //! The main commands on every kind of database, and with every kind of broker.
 
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
 use outbox::Exhausted;
 use outbox_servers::{Kafka, MongoDb, MySql, OrSkip, Postgres, RabbitMq};
+use sqlx::{AssertSqlSafe, Connection, Executor};
 
-use crate::outbox::{DONE, FINDINGS, Outbox};
+use crate::outbox::{DONE, FAILED, FINDINGS, Outbox};
 use crate::world;
 
 /// An outage on a database: a poisoned key is held, looked at, skipped, and its message sent again.
@@ -88,6 +92,79 @@ fn an_outage_on_mysql_is_repaired_with_the_program_alone() {
 fn an_outage_on_mongodb_is_repaired_with_the_program_alone() {
     let Some(server) = MongoDb::newest().shared().or_skip() else { return };
     outage(&Outbox::at(server.url().replacen("/?", &format!("/{}?", server.fresh_database()), 1)));
+}
+
+/// Runs statements on a database of PostgreSQL.
+fn sql(url: &str, statements: impl Into<String>) {
+    let statements = AssertSqlSafe(statements.into());
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let mut connection = sqlx::PgConnection::connect(url).await.unwrap();
+        connection.execute(sqlx::raw_sql(statements)).await.unwrap();
+    });
+}
+
+#[test]
+fn a_user_without_rights_is_told_which_to_grant_and_changes_nothing() {
+    let Some(server) = Postgres::newest().shared().or_skip() else { return };
+    let outbox = Outbox::at(server.fresh_database());
+    outbox.publish(&["orders", "--key", "a", "--type", "poison"]);
+    world::relay(&outbox, Exhausted::DeadLetter, |backlog| backlog.dead == 1);
+    let user = format!("looks_{}", std::process::id());
+    let grants = "grant select on all tables in schema public to";
+    sql(&outbox.store, format!("create role {user} login; {grants} {user}"));
+    let (scheme, rest) = outbox.store.split_once("://").unwrap();
+    let host = rest.split_once('@').map_or(rest, |(_, host)| host);
+    let looks = Outbox { store: format!("{scheme}://{user}@{host}"), ..Outbox::missing() };
+    for refused in [
+        &["check"][..],
+        &["dead", "list"],
+        &["requeue", "--route", "default"],
+        &["purge", "--route", "default", "--yes"],
+        &["pause", "--route", "default"],
+        &["publish", "orders"],
+    ] {
+        let run = looks.run(refused).ends(FAILED).says("OBX-STORE-NOT-PERMITTED").says("\nremedy: ");
+        run.says("this role may not insert on outbox_pause: grant insert on outbox_pause to it");
+    }
+    let found = looks.run(&["doctor"]).ends(FINDINGS).object()["findings"].to_string();
+    assert!(found.contains("grant insert on outbox_pause"), "{found}");
+    assert_eq!(outbox.backlog("default")["dead_letters"], 1);
+    assert_eq!(outbox.run(&["audit"]).ends(DONE).objects().len(), 0);
+}
+
+/// What was listed before is whole, and the end of the list is no end without an error.
+#[test]
+fn a_database_that_goes_away_in_the_middle_of_a_list_is_an_error() {
+    let Some(server) = Postgres::newest().shared().or_skip() else { return };
+    let outbox = Outbox::at(server.fresh_database());
+    let text = "x".repeat(500);
+    sql(
+        &outbox.store,
+        format!(
+            "insert into outbox_dead (position, id, route, bucket, topic, key, order_key, event_type, schema_version, content_type, headers, \
+                                      payload, occurred_at, appended_at, reason, attempts, first_failure, last_failure, died_at) \
+             select n, gen_random_uuid(), 'default', 0, 'orders', '{text}', '{text}', 'x', 1, 'text/plain', '', '', 0, 0, 'exhausted', 1, null, null, n \
+             from generate_series(1, 5000) n"
+        ),
+    );
+    let mut list = outbox.command(&["dead", "list", "--limit", "5000"]);
+    let mut list = list.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut listed = BufReader::new(list.stdout.take().unwrap());
+    let mut first = String::new();
+    listed.read_line(&mut first).unwrap();
+    // The rest of the page waits for the reader, and the next page is not read yet.
+    let (server, database) = outbox.store.rsplit_once('/').unwrap();
+    sql(&format!("{server}/postgres"), format!("drop database {database} with (force)"));
+    let mut rest = String::new();
+    listed.read_to_string(&mut rest).unwrap();
+    let end = list.wait_with_output().unwrap();
+    let said = String::from_utf8(end.stderr).unwrap();
+    assert!(end.status.code() == FAILED && said.contains("remedy: "), "{:?}: {said}", end.status);
+    for line in first.lines().chain(rest.lines()) {
+        let letter: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(letter["topic"], "orders");
+    }
+    assert!(rest.lines().count() < 4_999, "all were listed");
 }
 
 /// Numbered messages arrive once and in order through a broker.

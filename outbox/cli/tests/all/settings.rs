@@ -39,6 +39,38 @@ fn an_unknown_entry_is_refused_with_those_that_are_known() {
     end(command, "").ends(USAGE).says("unknown field `leese`");
 }
 
+/// Refused before anything starts, with the names of both.
+#[test]
+fn entries_that_contradict_each_other_are_refused() {
+    let outbox = Outbox { transport: Some("redis://127.0.0.1:1".to_owned()), ..Outbox::sqlite() };
+    let proxy = "proxy_header = 'x-user'\nproxies = ['10.0.0.0/8']";
+    let cases: [(&str, &str, &[&str]); 11] = [
+        ("relay", "[relay]\nlease = '4s'", &["lease (4s)", "publish_timeout"]),
+        ("relay", "[relay]\nmax_in_flight = 1\nfetch_batch = 2", &["max_in_flight (1)", "fetch_batch (2)"]),
+        ("relay", "[relay]\noutage_max_delay = '1ms'", &["outage_max_delay (1ms)", "outage_first_delay"]),
+        ("relay", "[relay]\nlanes = 256\nmax_unconfirmed_batches = 4096", &["4096", "256 lanes"]),
+        ("relay", "[routes]\ndefault = 'redis://127.0.0.1:1'", &["default"]),
+        ("relay", "store = 'sqlite:a'\nstore = 'sqlite:b'", &["outbox.toml:2", "duplicate key"]),
+        ("relay", "[relay]\nlease = '30s'\n[relay]\nlease = '40s'", &["outbox.toml:3", "duplicate key"]),
+        (
+            "dashboard",
+            &format!("[dashboard]\n{proxy}\nreaders.b = 'reader-secret-1'"),
+            &["both users and a proxy_header"],
+        ),
+        ("dashboard", "[dashboard]\nproxy_header = 'x-user'", &["prox"]),
+        ("dashboard", "[dashboard]\nlogin = 'password'", &["user"]),
+        ("dashboard", "[dashboard]\nlogin = 'kerberos'", &["token or password"]),
+    ];
+    for (command, text, said) in cases {
+        std::fs::write(outbox.folder.path().join("outbox.toml"), text).unwrap();
+        let run = outbox.run(&[command, "--config", "outbox.toml", "--http", "0"]).ends(USAGE);
+        said.iter().fold(run, |run, words| run.says(words));
+    }
+    outbox.run(&["status", "--json", "--table"]).ends(USAGE).says("cannot be used with");
+    outbox.run(&["requeue", "--route", "a", "--all-routes"]).ends(USAGE).says("cannot be used with");
+    outbox.run(&["relay", "--within", "1s"]).ends(USAGE).says("--once");
+}
+
 #[test]
 fn doctor_finds_settings_that_do_not_fit() {
     let outbox = Outbox::sqlite();

@@ -86,6 +86,14 @@ pub(crate) fn relay_saying(
 /// Takes all leases of the default route as a relay of this name, which then does nothing. Returns
 /// its id and its name.
 pub(crate) fn lease(outbox: &Outbox, label: &str) -> (String, String) {
+    let (relay, leases) = heartbeat(outbox, label, 1);
+    assert_eq!(leases, 256);
+    (relay, label.to_owned())
+}
+
+/// Sends the first heartbeat of a relay with settings of this fingerprint. Returns its id and the
+/// number of its leases.
+pub(crate) fn heartbeat(outbox: &Outbox, label: &str, fingerprint: i64) -> (String, usize) {
     let relay = RelayId::new();
     let request = LeaseRequest {
         relay,
@@ -93,15 +101,14 @@ pub(crate) fn lease(outbox: &Outbox, label: &str) -> (String, String) {
         route: Route::default(),
         lasts: Duration::from_secs(600),
         transport_available: true,
-        fingerprint: 1,
+        fingerprint,
         low_water: LowWater::default(),
         yielding: BucketSet::EMPTY,
     };
-    tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let leased = open(&outbox.store).await.lease(&request).await.unwrap();
-        assert_eq!(leased.leases.len(), 256);
-    });
-    (relay.to_string(), label.to_owned())
+    let leased = tokio::runtime::Runtime::new()
+        .unwrap()
+        .block_on(async { open(&outbox.store).await.lease(&request).await.unwrap() });
+    (relay.to_string(), leased.leases.len())
 }
 
 /// Lets a consumer handle one message of each topic and key.

@@ -1,7 +1,5 @@
 //! Carrying out an operation, and the way back.
 
-use std::time::Instant;
-
 use axum::response::{IntoResponse, Redirect, Response};
 
 use crate::pages::login::local;
@@ -39,7 +37,7 @@ pub(crate) async fn act(visit: &Visit, params: &Params) -> Result<Response, Prob
     let plan = Plan::of(visit, params)?;
     let most = params.get("most").and_then(|most| most.parse().ok());
     let done = plan.carry_out(visit, most).await;
-    visit.app.measured().clear(Instant::now());
+    visit.app.changed();
     let done = done?;
     let result = plan.result(&done);
     tracing::info!(user = visit.principal.name, operation = plan.operation.name(), "{result}");

@@ -30,7 +30,7 @@ const HEAD: &[&str] =
 pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
     let route = Selection::of(&visit.params, visit.now)?.filter.route.unwrap_or_default();
     let routes = visit.app.routes().await?;
-    let figures = visit.ask(visit.store().topics(&route)).await?;
+    let figures = visit.app.topics(&route).await?;
     let paused = routes.iter().find(|status| status.route == route);
     let paused = paused.map(|status| status.paused.clone()).unwrap_or_default();
     let is_at_least = figures.iter().any(|figures| figures.is_at_least);

@@ -11,6 +11,33 @@ use outbox_dashboard::Dashboard;
 
 use crate::world::{Browser, PAGES, World};
 
+/// A store in which counting takes two seconds.
+#[derive(Clone)]
+struct Slow {
+    store: MemoryStore,
+    counts: Arc<AtomicUsize>,
+}
+
+impl StoreLayer for Slow {
+    type Inner = MemoryStore;
+
+    fn inner(&self) -> &MemoryStore {
+        &self.store
+    }
+
+    async fn around<T: Send, E: From<StoreError> + Send>(
+        &self,
+        call: StoreCall,
+        effect: impl Future<Output = Result<T, E>> + Send,
+    ) -> Result<T, E> {
+        if matches!(call, StoreCall::Backlog | StoreCall::Topics) {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            self.counts.fetch_add(1, Ordering::Relaxed);
+        }
+        effect.await
+    }
+}
+
 /// A store whose calls fail after so many.
 #[derive(Clone)]
 struct Failing {
@@ -118,4 +145,35 @@ async fn an_operation_that_did_nothing_is_an_error() {
     left.store(0, Ordering::Relaxed);
     browser.send(&form).await.is(503).says("an operation may have taken effect");
     assert_eq!(world.number(View::DeadLetters).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_took_long_to_count_is_counted_again_after_a_while_or_an_operation() {
+    let world = World::full().await;
+    let counts = Arc::new(AtomicUsize::new(0));
+    let store = Slow { store: world.store.clone(), counts: Arc::clone(&counts) };
+    let day = Duration::from_secs(86_400);
+    let browser = Browser::of(Dashboard::builder(store).sample_every(day).build());
+    // The first sample is taken meanwhile.
+    browser.get("/settings").await.is(200);
+    tokio::time::sleep(day / 2).await;
+    for path in ["/", "/topics"] {
+        // Of the samples.
+        counts.store(0, Ordering::Relaxed);
+        let page = async || {
+            browser.get(path).await.is(200);
+            counts.swap(0, Ordering::Relaxed)
+        };
+        assert_eq!([page().await, page().await], [1, 0], "{path}");
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        assert_eq!(page().await, 0, "{path}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!([page().await, page().await], [1, 0], "{path}");
+        browser.press("/key?topic=orders&key=waiting", "Hold").await;
+        // What began to be counted in the instant of the operation may not know of it.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!([page().await, page().await], [1, 0], "{path} after an operation");
+        browser.press("/key?topic=orders&key=waiting", "Release: try again now").await;
+        tokio::time::sleep(day / 2).await;
+    }
 }

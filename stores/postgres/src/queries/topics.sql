@@ -12,7 +12,8 @@ union all
 select 'waiting', null, coalesce(sum(l.n), 0)::bigint, null, outbox_now() from looked l where l.route <> $1
 union all
 select 'parked', p.topic, count(*), min(p.appended_at), outbox_now()
-from (select p.topic, p.appended_at from outbox_parked p where p.route = $1 limit $2) p group by p.topic
+-- Along the rows as they were written. By key, each row would be on another page.
+from (select p.topic, p.appended_at from outbox_parked p where p.route || '' = $1 order by p.position limit $2) p group by p.topic
 union all
 select 'retrying', k.topic, count(*), null, outbox_now()
 from (select k.topic from outbox_key k where k.route = $1 and not k.held limit $2) k group by k.topic

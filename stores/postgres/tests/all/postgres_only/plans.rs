@@ -1,8 +1,9 @@
 //! Query plans: rows that a statement scans, whatever the tables hold and whatever the server's
 //! statistics say.
 
-use outbox_contract::backend::{BucketSet, FetchRequest, FetchedRow, Position};
-use outbox_contract::{Route, Store};
+use outbox_contract::admin::Filter;
+use outbox_contract::backend::{BucketSet, FetchRequest, FetchedRow, Position, View};
+use outbox_contract::{Admin, Key, Route, Store};
 use outbox_store_sql::statements::newest_first;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Row};
@@ -196,27 +197,59 @@ async fn a_measurement_finds_what_it_counts_at_the_head_of_an_index() {
     let Some(fixture) = Fixture::new().await else { return };
     let mut connection = fixture.connection().await;
     run(&mut connection, PINNED).await;
-    let plan = plan(
-        &mut connection,
-        include_str!("../../../src/queries/backlog.sql"),
-        "'default', 10000, 9223372036854775807",
-    )
-    .await;
-    assert_has(&plan, "Index Scan using outbox_parked_route on outbox_parked p");
-    assert_has(&plan, "using outbox_key_held on outbox_key k");
+    let statement = include_str!("../../../src/queries/backlog.sql");
+    let backlog = plan(&mut connection, statement, "'default', 10000, 9223372036854775807").await;
+    assert_has(&backlog, "Index Scan using outbox_parked_route on outbox_parked p");
+    assert_has(&backlog, "using outbox_key_held on outbox_key k");
+    let statement = include_str!("../../../src/queries/topics.sql");
+    let topics = plan(&mut connection, statement, "'default', 10000").await;
+    assert_has(&topics, "Index Scan using outbox_parked_route on outbox_parked p");
+    assert_has(&topics, "using outbox_key_held on outbox_key k");
+    assert_no_scan(&topics);
+}
+
+/// Fills the tables with 60,000 failing keys of one message each.
+const FAILING_KEYS: &str = "insert into outbox_key (route, topic, key, bucket, version, next_attempt_at, since)
+    select 'default', 'orders', 'key-' || n, n % 256, n, 0, 0 from generate_series(1, 60000) n;
+    insert into outbox_parked (position, id, route, bucket, topic, key, order_key, event_type, schema_version, content_type, headers,
+                               payload, occurred_at, appended_at, parked_at)
+    select n, gen_random_uuid(), 'default', n % 256, 'orders', 'key-' || n, 'key-' || n, 'x', 1, 'text/plain', '', '', 0, n, 0
+    from generate_series(1, 60000) n";
+
+/// A page about one key reads that key and its messages, however many others fail.
+#[tokio::test]
+async fn a_key_is_looked_at_without_reading_others() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let figure = |of: &str| {
+        format!(
+            "select coalesce(sum({of}), 0)::bigint from pg_stat_user_tables where relname in ('outbox_key', 'outbox_parked')"
+        )
+    };
+    let (scans, rows) = (figure("seq_scan + idx_scan"), figure("seq_tup_read + idx_tup_fetch"));
+    let key = Some(Key::new("key-7").unwrap());
+    let filter = Filter::route("default").unwrap().with_topic("orders").unwrap();
+    let filter = Filter { key, limit: Some(20), ..filter };
+    fixture.run(FAILING_KEYS).await;
+    // With the statistics of empty tables, and of these.
+    for analyze in ["", "analyze outbox_key, outbox_parked"] {
+        fixture.run(analyze).await;
+        let store = fixture.another().await;
+        let before = (fixture.number(&scans).await, fixture.number(&rows).await);
+        assert_eq!(store.failing_keys(&filter).await.unwrap().len(), 1);
+        assert_eq!(store.browse(View::Parked, &filter).await.unwrap().len(), 1);
+        // A session reports what it has read at its end.
+        drop(store);
+        fixture.until(&scans, before.0 + 2).await;
+        let read = fixture.number(&rows).await - before.1;
+        assert!(read < 100, "{read} rows are read for one key");
+    }
 }
 
 /// A measurement scans a limited number of rows of each kind, however many there are.
 #[tokio::test]
 async fn a_measurement_is_bounded_however_many_keys_fail() {
     let Some(fixture) = Fixture::new().await else { return };
-    let fill = "insert into outbox_key (route, topic, key, bucket, version, next_attempt_at, since)
-                select 'default', 'orders', 'key-' || n, n % 256, n, 0, 0 from generate_series(1, 60000) n;
-                insert into outbox_parked (position, id, route, bucket, topic, key, order_key, event_type, schema_version, content_type, headers,
-                                           payload, occurred_at, appended_at, parked_at)
-                select n, gen_random_uuid(), 'default', n % 256, 'orders', 'key-' || n, 'key-' || n, 'x', 1, 'text/plain', '', '', 0, n, 0
-                from generate_series(1, 60000) n";
-    fixture.run(fill).await;
+    fixture.run(FAILING_KEYS).await;
     let mut connection = fixture.connection().await;
     run(
         &mut connection,

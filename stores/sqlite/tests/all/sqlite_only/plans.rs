@@ -2,6 +2,7 @@
 
 use outbox_contract::backend::{BucketSet, FetchRequest, FetchedRow, Position};
 use outbox_contract::{Route, Store};
+use outbox_store_sql::statements::{newest_first, of_one_key};
 
 use super::support::Fixture;
 
@@ -182,4 +183,29 @@ async fn a_fetch_walks_over_so_many_positions_and_the_next_one_goes_on_from_ther
         (fetched.rows.len(), fetched.rows[0].position(), fetched.full),
         (1, Position(1_100_001), true)
     );
+}
+
+/// A page about one key finds it and its messages by their indexes, however many others fail.
+#[tokio::test]
+async fn a_key_is_looked_at_without_reading_others() {
+    let fixture = Fixture::new().await;
+    for (list, step) in [
+        (
+            include_str!("../../../src/queries/browse_keys.sql"),
+            "SEARCH k USING PRIMARY KEY (route=? AND topic=? AND key=?)",
+        ),
+        (
+            include_str!("../../../src/queries/browse_parked.sql"),
+            "SEARCH outbox_parked USING INDEX outbox_parked_key (route=? AND topic=? AND order_key=?)",
+        ),
+        (
+            include_str!("../../../src/queries/browse_dead.sql"),
+            "SEARCH outbox_dead USING INDEX outbox_dead_route (route=? AND topic=?)",
+        ),
+    ] {
+        for list in [list.to_owned(), newest_first(list)] {
+            let plan = plan(&fixture, &of_one_key(&list)).await;
+            assert!(plan.iter().any(|line| line == step), "no {step}: {plan:#?}");
+        }
+    }
 }
