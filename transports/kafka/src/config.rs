@@ -45,7 +45,7 @@ impl Config {
             security: Security::default(),
             // The broker's own default (message.max.bytes).
             max_message_bytes: 1_048_588,
-            linger: Duration::from_millis(1),
+            linger: Duration::from_micros(300),
             group_protocol: GroupProtocol::default(),
         }
     }
