@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use outbox_contract::backend::{Deliveries, Delivery, Received, Subscription};
+use outbox_contract::backend::{Deliveries, Delivery, Received, Subscription, Tag};
 use outbox_contract::{Key, Message, MessageId, Outbox, Transport as _};
 use outbox_store_postgres::PostgresStore;
 use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::bench::{Bench, KEYS};
@@ -143,26 +143,42 @@ async fn write(part: Latency, number: u32, begin: Instant, store: PostgresStore,
     }
 }
 
-/// Consumes until the signal to stop.
+/// Consumes until the signal to stop. As in an inbox, nothing that comes waits for the
+/// acknowledgement of what came before.
 async fn consume(
     deliveries: Box<dyn Deliveries>,
     delivered: Arc<Mutex<Delivered>>,
     mut enough: oneshot::Receiver<()>,
 ) -> Box<dyn Deliveries> {
-    loop {
-        let received = tokio::select! {
-            received = deliveries.next() => received.expect("the broker answers"),
-            _ = &mut enough => return deliveries,
-        };
-        let Received::Deliveries(came) = received else { continue };
-        let now = Instant::now();
-        {
-            let mut delivered = delivered.lock().expect("the reader has not panicked");
-            came.iter().for_each(|delivery| delivered.came(delivery, now));
+    let (finished, mut to_acknowledge) = mpsc::unbounded_channel();
+    let receive = async {
+        // Dropped with this, so that the other one ends.
+        let finished = finished;
+        loop {
+            let received = tokio::select! {
+                received = deliveries.next() => received.expect("the broker answers"),
+                _ = &mut enough => return,
+            };
+            let Received::Deliveries(came) = received else { continue };
+            let now = Instant::now();
+            {
+                let mut delivered = delivered.lock().expect("the reader has not panicked");
+                came.iter().for_each(|delivery| delivered.came(delivery, now));
+            }
+            let tags: Vec<Tag> = came.into_iter().map(|delivery| delivery.tag).collect();
+            finished.send(tags).expect("the other one goes on");
         }
-        let tags: Vec<_> = came.into_iter().map(|delivery| delivery.tag).collect();
-        deliveries.acknowledge(&tags).await.expect("acknowledged");
-    }
+    };
+    let acknowledge = async {
+        while let Some(mut tags) = to_acknowledge.recv().await {
+            while let Ok(more) = to_acknowledge.try_recv() {
+                tags.extend(more);
+            }
+            deliveries.acknowledge(&tags).await.expect("acknowledged");
+        }
+    };
+    tokio::join!(receive, acknowledge);
+    deliveries
 }
 
 fn keys() -> u32 {
