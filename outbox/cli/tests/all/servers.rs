@@ -132,7 +132,7 @@ fn a_user_without_rights_is_told_which_to_grant_and_changes_nothing() {
     assert_eq!(outbox.run(&["audit"]).ends(DONE).objects().len(), 0);
 }
 
-/// What was listed before is whole, and the end of the list is no end without an error.
+/// The list up to there is whole, and its end is an error.
 #[test]
 fn a_database_that_goes_away_in_the_middle_of_a_list_is_an_error() {
     let Some(server) = Postgres::newest().shared().or_skip() else { return };

@@ -226,13 +226,13 @@ impl InboxSupervisor {
         let Some(incarnation) = state.incarnation.take() else { return true };
         self.context.subscribed.store(false, Ordering::Release);
         let limit = self.context.longest_job();
-        let mut clean = self.is_done("the transport's drain", incarnation.source.drain().await);
+        let mut clean = self.is_done("the transport's drain", &incarnation.source.drain().await);
         let finished = call_t!(incarnation.receiver, ReceiverMsg::Finish, millis(limit));
-        clean &= self.is_done("receiving", finished);
+        clean &= self.is_done("receiving", &finished);
         let limit = limit.saturating_add(BROKER_TIMEOUT * 3);
         let drained = call_t!(incarnation.dispatcher, DispatcherMsg::Drain, millis(limit));
         let acknowledged = *drained.as_ref().unwrap_or(&true);
-        clean &= self.is_done("handling", drained) && acknowledged;
+        clean &= self.is_done("handling", &drained) && acknowledged;
         if !acknowledged {
             tracing::warn!(consumer = %self.context.subscription.consumer, "{NOT_IN_ORDER}: the broker was not told of all that is finished; it delivers that again");
         }
@@ -241,13 +241,13 @@ impl InboxSupervisor {
         self.context.look(&incarnation.source);
         state.upkeep.finish(&self.context).await;
         self.context.forget();
-        clean &= self.is_done("closing the subscription", incarnation.source.close(limit).await);
+        clean &= self.is_done("closing the subscription", &incarnation.source.close(limit).await);
         clean
     }
 
     /// Returns true if a step of the end succeeded; logs the failure of one that did not.
-    fn is_done<T, E: std::fmt::Display>(&self, step: &str, result: Result<T, E>) -> bool {
-        if let Err(error) = &result {
+    fn is_done<T, E: std::fmt::Display>(&self, step: &str, result: &Result<T, E>) -> bool {
+        if let Err(error) = result {
             let consumer = &self.context.subscription.consumer;
             tracing::warn!(%consumer, step, %error, "{NOT_IN_ORDER}; unacknowledged messages are delivered again");
         }

@@ -69,7 +69,7 @@ struct Removal {
 
 /// Number of rows from which a statement takes no further removals.
 const MAX_ROWS: usize = 4_000;
-/// How long a removal waits for others.
+/// Time that a removal waits for others.
 const LINGER: Duration = Duration::from_millis(10);
 /// Number of rows that wait for no others.
 const ENOUGH_ROWS: usize = 32;

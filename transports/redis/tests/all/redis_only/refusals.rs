@@ -129,7 +129,7 @@ async fn the_permissions_of_the_readme_are_enough() {
     let readme = include_str!("../../../README.md");
     let named = readme.rsplit_once("The user needs").unwrap().1;
     let mut command = vec!["ACL", "SETUSER", "app", "on", ">pw", "~mine*"];
-    command.extend(named.split(['`', ' ']).filter(|word| word.starts_with('+')));
+    command.extend(named.split(['`', ' ', '\n']).filter(|word| word.starts_with('+')));
     assert!(command.len() > 12, "{command:?}");
     server.cli(&command);
     let transport = at(&server.url().replace("redis://", "redis://app:pw@"), "mine").build().unwrap();
