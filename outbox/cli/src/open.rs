@@ -1,6 +1,5 @@
 //! Stores and transports by URL.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use outbox::error::AppendError;
@@ -85,7 +84,7 @@ async fn sqlite(settings: &Settings, url: &str, missing: Missing) -> Result<Arc<
             "a database in memory ends with this program; name a file, as --store sqlite:shop.db",
         ));
     }
-    if missing == Missing::Refuse && !Path::new(path).exists() {
+    if missing == Missing::Refuse && !std::path::Path::new(path).exists() {
         return Err(Failed::error(format!(
             "the database file {path} does not exist; check the path, or create it with `outbox migrate`"
         )));

@@ -147,7 +147,7 @@ impl Dashboard {
 /// Settings of RabbitMQ. Empty ones are the transport's defaults.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[cfg_attr(not(feature = "rabbitmq"), expect(dead_code, reason = "read by the transport"))]
+#[cfg_attr(not(feature = "rabbitmq"), allow(dead_code, reason = "read by the transport"))]
 pub(crate) struct RabbitMq {
     /// Exchange that messages are published to.
     pub(crate) exchange: Option<String>,
@@ -160,7 +160,7 @@ pub(crate) struct RabbitMq {
 /// Settings of Kafka.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[cfg_attr(not(feature = "kafka"), expect(dead_code, reason = "read by the transport"))]
+#[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "read by the transport"))]
 pub(crate) struct Kafka {
     /// TLS with the brokers.
     pub(crate) tls: bool,
@@ -174,7 +174,7 @@ pub(crate) struct Kafka {
 /// Settings of Redis.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "read by the transport"))]
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "read by the transport"))]
 pub(crate) struct Redis {
     /// Beginning of all keys.
     pub(crate) prefix: Option<String>,

@@ -24,6 +24,10 @@ pub(crate) async fn run(app: &App, print: bool) -> Outcome {
 }
 
 /// Prints the statements for a migration tool. No connection is made.
+#[cfg_attr(
+    not(any(feature = "sqlite", feature = "postgres", feature = "mysql")),
+    allow(unreachable_code, unused_variables, reason = "no store is known then")
+)]
 fn print_statements(app: &App) -> Outcome {
     let migrations: Vec<(i64, &str, &str)> = match open::scheme(app.settings.store()?) {
         #[cfg(feature = "sqlite")]
