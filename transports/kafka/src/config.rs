@@ -276,3 +276,21 @@ pub(crate) fn not_taken(operation: &'static str, error: KafkaError) -> Transport
     let words = format!("librdkafka rejected the configuration: {why}{locked}");
     TransportError::new(TransportErrorKind::Invalid, operation, words)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The client takes fractions of a millisecond, and the default is one.
+    #[test]
+    fn a_linger_below_a_millisecond_reaches_the_client() {
+        let mut config = Config::new("localhost:9092".to_owned());
+        let linger = |config: &Config| {
+            let native = config.producer().create_native_config().unwrap();
+            native.get("linger.ms").unwrap().trim_end_matches('\0').parse::<f64>().unwrap()
+        };
+        assert!((linger(&config) - 0.3).abs() < 1e-6, "{}", linger(&config));
+        config.linger = Duration::from_millis(25);
+        assert!((linger(&config) - 25.0).abs() < 1e-6, "{}", linger(&config));
+    }
+}

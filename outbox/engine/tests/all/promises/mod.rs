@@ -37,6 +37,7 @@ mod metrics;
 mod order;
 mod retries;
 mod retry_rules;
+mod settling;
 mod sharing;
 mod slow;
 mod start;

@@ -108,6 +108,8 @@ async fn what_the_readme_tells_other_languages_is_a_message() {
     let mut session = fixture.session().await;
     write(&fixture, &mut session, "a", Document::new()).await;
     session.commit_transaction().await.unwrap();
+    let mark = async || store.frontier().stripes(&Route::default(), &BucketSet::ALL).await.unwrap()[0];
+    let foreign_mark = mark().await;
     append(store, [message("a")]).await;
 
     let read = super::support::messages(fetch(store, relay).await);
@@ -117,12 +119,10 @@ async fn what_the_readme_tells_other_languages_is_a_message() {
         (&foreign.payload[..], foreign.headers.get("tenant")),
         (&br#"{"total_cents":4200}"#[..], Some("acme"))
     );
-    let mark = store
-        .frontier()
-        .stripes(&Default::default(), &outbox_contract::backend::BucketSet::ALL)
-        .await
-        .unwrap()[0];
+    assert_eq!((foreign_mark.position, foreign_mark.previous_position), (read[1].position, read[0].position));
+    let mark = mark().await;
     assert_eq!((mark.last.number, mark.position, mark.first_number), (3, read[2].position, 3));
+    assert_eq!(mark.previous_position, read[1].position, "the marks are a chain, whoever writes");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 //! client, and what they get wrong.
 
 use outbox_contract::admin::{Edit, Filter};
-use outbox_contract::backend::FetchedRow;
+use outbox_contract::backend::{BucketSet, FetchedRow};
 use outbox_contract::{Admin, Key, Route, Store, StoreErrorKind};
 
 use super::support::{append, both, fetch, message, messages, relay};
@@ -27,12 +27,15 @@ async fn the_statements_of_the_readme_append_a_message() {
                 &format!("set names utf8mb4; start transaction; {}; commit", statements()),
             );
         }
+        let marks = fixture.store.frontier().stripes(&Route::default(), &BucketSet::ALL).await.unwrap();
         let last = message("order-1");
         append(&fixture.store, [last.clone()]).await;
         let relay = relay(&fixture.store).await;
         let read = messages(&fetch(&fixture.store, relay).await);
         let numbers: Vec<i64> = read.iter().map(|stored| stored.stripe.unwrap().number).collect();
         assert_eq!(numbers, [1, 2, 3, 4], "one line, whoever writes");
+        assert_eq!((marks[0].position, marks[0].first_position), (read[2].position, read[2].position));
+        assert_eq!(marks[0].previous_position, read[1].position, "the marks are a chain, too");
         assert_eq!((read[0].message.id, read[3].message.id), (first.id, last.id));
         let foreign = &read[1].message;
         assert_eq!(foreign.key.as_ref().unwrap().as_str(), "order-1");
