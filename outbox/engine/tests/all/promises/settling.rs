@@ -38,7 +38,7 @@ async fn many_removals_wait_for_no_others_even_behind_a_few_that_do() {
     assert!(took <= MS, "it took {took:?}");
 }
 
-/// What waits counts as in flight, so a relay with little credit would wait for itself.
+/// Results that wait count as in flight, so a relay with little credit would wait for itself.
 #[tokio::test(start_paused = true)]
 async fn a_relay_that_may_have_little_in_flight_waits_for_no_others() {
     let world = World::new();
