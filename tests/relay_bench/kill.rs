@@ -41,6 +41,8 @@ impl Consume {
             let tags: Vec<_> = batch.into_iter().map(|delivery| delivery.tag).collect();
             deliveries.acknowledge(&tags).await.expect("acknowledged");
         }
+        // Kafka would wait for a member that leaves silently, and the next part with it.
+        deliveries.close().await.expect("closed");
         tell(&repeats);
         finished().await;
         transport.close().await;

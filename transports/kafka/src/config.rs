@@ -26,6 +26,13 @@ pub enum GroupProtocol {
 /// Bytes that a record may have beyond its batch limit before the client itself refuses it. High:
 /// whether a message is too large is for the broker to say, which knows the limit of the topic.
 const CLIENT_LIMIT: usize = 100_000_000;
+/// Time after which the group gives the partitions of a member that was killed to others. The
+/// client's default is 45 s, for programs that poll and handle in one thread; a member has a thread
+/// that only polls.
+const SESSION: Duration = Duration::from_secs(10);
+/// Maximum time that a rebalance waits for a member: longer than one takes to finish what is in its
+/// hands. The client's default is 5 min, for the same reason.
+const MAX_POLL: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
 pub(crate) struct Config {
@@ -182,7 +189,12 @@ impl Config {
             // is five minutes.
             .set("topic.metadata.refresh.interval.ms", "10000")
             // Reports the backlog of each partition, without a request.
-            .set("statistics.interval.ms", "5000");
+            .set("statistics.interval.ms", "5000")
+            .set("max.poll.interval.ms", self.max_poll().as_millis().to_string());
+        if self.group_protocol == GroupProtocol::Cooperative {
+            // With the other protocol it is the broker's to say.
+            client.set("session.timeout.ms", SESSION.as_millis().to_string());
+        }
         self.with_properties(&mut client, Kind::Consumer);
         // Offsets are committed by what is finished, not by what was read.
         client.set("enable.auto.commit", "false").set("enable.auto.offset.store", "false");
@@ -191,6 +203,13 @@ impl Config {
             GroupProtocol::Consumer => client.set("group.protocol", "consumer"),
         };
         client
+    }
+
+    /// Returns the maximum time between two polls: the client takes none that is shorter than a
+    /// session.
+    fn max_poll(&self) -> Duration {
+        let session = self.properties.get("session.timeout.ms").and_then(|millis| millis.parse().ok());
+        session.map_or(MAX_POLL, |millis| MAX_POLL.max(Duration::from_millis(millis)))
     }
 
     /// Returns true if a consumer that is new begins at the end of its partitions.
@@ -280,6 +299,26 @@ pub(crate) fn not_taken(operation: &'static str, error: KafkaError) -> Transport
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_member_has_a_session_that_is_no_longer_than_its_polls() {
+        let member = |property: Option<(&str, &str)>, group_protocol| {
+            let mut config = Config::new("localhost:9092".to_owned());
+            config.group_protocol = group_protocol;
+            config.properties.extend(property.map(|(name, value)| (name.to_owned(), value.to_owned())));
+            let client = config.member("group", 1);
+            let of = |name| client.get(name).map(str::to_owned);
+            let made: Result<rdkafka::consumer::BaseConsumer, _> = client.create();
+            made.expect("the client takes it");
+            (of("session.timeout.ms"), of("max.poll.interval.ms"))
+        };
+        let times = |session: &str, poll: &str| (Some(session.to_owned()), Some(poll.to_owned()));
+        assert_eq!(member(None, GroupProtocol::Cooperative), times("10000", "60000"));
+        let long = Some(("session.timeout.ms", "90000"));
+        assert_eq!(member(long, GroupProtocol::Cooperative), times("90000", "90000"));
+        let of_the_broker = (None, Some("60000".to_owned()));
+        assert_eq!(member(None, GroupProtocol::Consumer), of_the_broker);
+    }
 
     /// The client takes fractions of a millisecond, and the default is one.
     #[test]
