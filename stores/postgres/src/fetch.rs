@@ -22,7 +22,6 @@ const LEAST_BYTES_ALONG: usize = 1_024;
 
 const STATE: usize = Column::COUNT;
 const SIZE: usize = Column::COUNT + 1;
-const LAPSED: usize = Column::COUNT + 2;
 
 const FAILING: i64 = 1;
 const MUTED: i64 = 2;
@@ -37,6 +36,9 @@ const MAX_WALKED: i64 = 200_000;
 
 /// Not a row: a standby answers.
 const LAGS: i64 = 5;
+
+/// Added to the state of what is not a row: the relay does not hold every requested bucket.
+const LAPSED: i64 = 8;
 
 /// Number of reads of a page that begins with a row without content: if the row was settled in
 /// between, the next read no longer returns it.
@@ -176,16 +178,11 @@ fn take<'r>(rows: &'r [PgRow], request: &FetchRequest) -> Result<Taken<'r>, sqlx
     for row in rows {
         let state: i64 = row.try_get_unchecked(STATE)?;
         let size: i64 = row.try_get_unchecked(SIZE)?;
-        match state {
+        taken.lapsed |= state >= LAPSED;
+        match state % LAPSED {
             LAGS => return Err(answered_by_a_standby()),
-            LOOKED | WALKED => {
-                taken.lapsed = row.try_get_unchecked(LAPSED)?;
-                if state == LOOKED {
-                    taken.reached = Position(size);
-                } else {
-                    taken.walked = Some(Position(size));
-                }
-            }
+            LOOKED => taken.reached = Position(size),
+            WALKED => taken.walked = Some(Position(size)),
             _ if taken.is_cut => {}
             _ => {
                 bytes = bytes.saturating_add(usize::try_from(size).unwrap_or_default());

@@ -5,15 +5,15 @@
 -- $13 maximum rows, $14 maximum bytes of returned content, $16 maximum positions scanned. State: 0
 -- a message, 1 its key is failing (without payload), 2 muted (without content). The last row, of
 -- state 3, gives in size the position up to which the fetch has looked, or 0 if the relay does not
--- hold every requested bucket, which lapsed tells too; it is of state 4 if there is more behind
+-- hold every requested bucket; then its state is 8 higher. It is of state 4 if there is more behind
 -- that, and of state 5 if a standby answers.
 with held as materialized (
     select bit_or(set_bit(b'0'::bit(256), l.bucket, 1)) as buckets, count(*) as n
-    from outbox_relay r
+    from (select outbox_now() as at) now, outbox_relay r
     join outbox_lease l on l.route = r.route and l.relay = r.relay
     where r.route = $1 and r.relay = $2
-      and r.expires_at > outbox_now() and r.expires_at <= outbox_now() + 2 * r.lasts
-      and (l.expires_at is null or l.expires_at > outbox_now())
+      and r.expires_at > now.at and r.expires_at <= now.at + 2 * r.lasts
+      and (l.expires_at is null or l.expires_at > now.at)
       and get_bit($3::bytea, l.bucket) = 1
 ), failing as materialized (
     select exists (select from outbox_key k where k.route = $1) as some
@@ -22,7 +22,7 @@ with held as materialized (
     select least((select min(m.position) from outbox_message m where m.position > $6), $7 - $16::bigint) + $16::bigint as upto
 ), page as (
     select m.position, m.id, m.bucket::bigint as bucket, m.topic, m.key, m.event_type, m.schema_version, m.content_type, m.headers, m.payload,
-           m.occurred_at, m.appended_at,
+           m.occurred_at, m.appended_at, octet_length(m.headers) + octet_length(m.payload) as bytes,
            case
                when $9::boolean then 2
                when m.topic = any($10::text[]) then 2
@@ -47,18 +47,18 @@ with held as materialized (
     limit $13
 )
 select p.position, p.id, p.bucket, p.topic, p.key, p.event_type, p.schema_version, p.content_type,
-       case when p.state < 2 and octet_length(p.headers) + case p.state when 0 then octet_length(p.payload) else 0 end <= $14 then p.headers end
-           as headers,
-       case when p.state = 0 and octet_length(p.headers) + octet_length(p.payload) <= $14 then p.payload end as payload,
+       case p.state when 0 then case when p.bytes <= $14 then p.headers end
+                    when 1 then case when octet_length(p.headers) <= $14 then p.headers end
+       end as headers,
+       case when p.state = 0 and p.bytes <= $14 then p.payload end as payload,
        p.occurred_at, p.appended_at, p.state::bigint as state,
-       case p.state when 0 then octet_length(p.headers) + octet_length(p.payload) when 1 then octet_length(p.headers) else 0 end::bigint as size,
-       false as lapsed
+       case p.state when 0 then p.bytes when 1 then octet_length(p.headers) else 0 end::bigint as size
 from page p
 union all
 select null, null, null, null, null, null, null, null, null, null, null, null,
-       case when pg_is_in_recovery() then 5 when b.upto < $7 and l.last > b.upto then 4 else 3 end,
+       case when pg_is_in_recovery() then 5 when b.upto < $7 and l.last > b.upto then 4 else 3 end
+           + case when h.n < $15::bigint then 8 else 0 end,
        case when b.upto < $7 and l.last > b.upto then b.upto
             when h.n = $15::bigint then least($7, greatest($6, coalesce(l.last, $6)))
-            else 0 end,
-       h.n < $15::bigint
+            else 0 end
 from held h, bound b, (select max(m.position) as last from outbox_message m where m.position > $6) l
