@@ -1,17 +1,20 @@
 //! Shared parts of the benchmark: the servers, the amount of measuring, and the report.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use outbox_servers::{Missing, PostgresServer};
 
 use crate::broker::BrokerServer;
-use crate::child::{Role, run};
-use crate::database::{DatabaseServer, Fill};
+use crate::child::{Role, run_by};
+use crate::database::DatabaseServer;
+use crate::fill::Fill;
+use crate::page::Report;
 use crate::pair::{Database, Pair};
 use crate::plot::Bars;
+use crate::process;
 use crate::report::Table;
 use crate::tuned::Setting;
 use crate::usual;
@@ -41,8 +44,11 @@ pub(crate) struct Bench {
     pub(crate) pair: Pair,
     /// Settings of the tuned relay.
     pub(crate) settings: Vec<Setting>,
+    /// The program of relays of other projects.
+    pub(crate) peers: Option<PathBuf>,
     pub(crate) database: DatabaseServer,
     pub(crate) broker: BrokerServer,
+    load: Option<f64>,
     tables: Vec<Table>,
     bars: Option<Bars>,
 }
@@ -58,10 +64,13 @@ pub(crate) const PAYLOAD: &str = "convert_to(rpad('{\"n\":' || n || ',\"x\":\"',
 impl Bench {
     /// Starts both servers.
     pub(crate) fn start(profile: Profile, pair: Pair, settings: Vec<Setting>) -> Result<Self, Missing> {
+        let load = process::load();
         Ok(Self {
+            load,
             profile,
             pair,
             settings,
+            peers: None,
             database: DatabaseServer::start(pair.database)?,
             broker: BrokerServer::start(pair.broker)?,
             tables: Vec::new(),
@@ -77,31 +86,27 @@ impl Bench {
         }
     }
 
-    /// Creates a fresh database with the tables of an outbox, and in PostgreSQL of a business.
+    /// Creates a fresh database with the tables of an outbox, and of a business.
     pub(crate) fn store(&self) -> String {
+        self.store_by(None)
+    }
+
+    /// As [`store`](Self::store), with the tables of another build of this program.
+    pub(crate) fn store_by(&self, build: Option<&Path>) -> String {
         let url = self.database.fresh();
-        run::<()>(&Role::Migrate { store: url.clone() });
-        if let DatabaseServer::Postgres(server) = &self.database {
-            let business =
-                "create table business (id bigint generated always as identity primary key, body text)";
-            server.query(&url, business);
-        }
+        run_by::<()>(build, &Role::Migrate { store: url.clone() });
         url
     }
 
     /// Fills an outbox: this many messages, of this many keys in turn, without a later checkpoint.
     pub(crate) fn fill(&self, url: &str, topic: &str, messages: u64, keys: u64) {
-        let DatabaseServer::Postgres(postgres) = &self.database else {
-            assert_eq!(topic, TOPIC, "one topic is enough where nothing is looked into");
-            return run::<()>(&Role::Fill(Fill { store: url.to_owned(), messages, keys }));
-        };
-        postgres.query(url, &format!(
-            "checkpoint;
-             insert into outbox_message (position, bucket, topic, key, event_type, payload)
-             select nextval('outbox_message_position'), outbox_bucket('{topic}', key), '{topic}', key, 'bench.made', {PAYLOAD}
-             from (select n, 'key-' || n % {keys} as key from generate_series(1, {messages}) n) numbers;
-             analyze outbox_message"
-        ));
+        self.fill_by(None, url, topic, messages, keys);
+    }
+
+    /// As [`fill`](Self::fill), by another build of this program.
+    pub(crate) fn fill_by(&self, build: Option<&Path>, url: &str, topic: &str, messages: u64, keys: u64) {
+        let (store, topic) = (url.to_owned(), topic.to_owned());
+        run_by::<()>(build, &Role::Fill(Fill { store, topic, messages, keys }));
     }
 
     /// Creates and fills the table of the SKIP LOCKED baseline.
@@ -111,12 +116,6 @@ impl Bench {
             _ => usual::postgres::fill(messages),
         };
         self.database.query(url, &fill);
-    }
-
-    /// Returns one figure of a database.
-    pub(crate) fn number(&self, url: &str, sql: &str) -> f64 {
-        let answer = self.postgres().query(url, sql);
-        answer.trim().parse().unwrap_or_else(|_| panic!("{sql} gave {answer:?}, which is no number"))
     }
 
     /// Waits until this holds; fails after ten minutes.
@@ -147,15 +146,17 @@ impl Bench {
         fs::create_dir_all(folder)?;
         let machine = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = machine.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-        let report = serde_json::json!({
-            "profile": format!("{:?}", self.profile).to_lowercase(),
-            "processor": model.map(|(_, model)| model.trim()),
-            "processors": std::thread::available_parallelism().map(usize::from).ok(),
-            "pair": self.pair.to_string(),
-            "servers": [self.database.name(), self.broker.name()],
-            "tables": self.tables,
-        });
-        fs::write(folder.join("relay.json"), format!("{report:#}\n"))?;
+        let report = Report {
+            profile: format!("{:?}", self.profile).to_lowercase(),
+            processor: model.map(|(_, model)| model.trim().to_owned()),
+            processors: std::thread::available_parallelism().map(usize::from).ok(),
+            load: self.load,
+            pair: self.pair.to_string(),
+            servers: vec![self.database.name().to_owned(), self.broker.name().to_owned()],
+            tables: self.tables.clone(),
+        };
+        let report = serde_json::to_string_pretty(&report).expect("a report is JSON");
+        fs::write(folder.join("relay.json"), format!("{report}\n"))?;
         if let Some(bars) = &self.bars {
             fs::write(folder.join("relay.svg"), bars.svg())?;
         }

@@ -39,8 +39,12 @@ impl Child {
         Self::start_of(&std::env::current_exe().expect("this program is a file"), role)
     }
 
-    /// Starts it of another build of this program.
-    pub(crate) fn start_of(program: &Path, role: &Role) -> Self {
+    /// Starts it of another build of this program; None: of this one.
+    pub(crate) fn start_by(build: Option<&Path>, role: &Role) -> Self {
+        build.map_or_else(|| Self::start(role), |build| Self::start_of(build, role))
+    }
+
+    fn start_of(program: &Path, role: &Role) -> Self {
         let role = serde_json::to_string(role).expect("a role is JSON");
         let mut process = Command::new(program)
             .args(["child", &role])
@@ -104,7 +108,12 @@ impl Drop for Child {
 
 /// Starts a child, lets it work, and returns its result.
 pub(crate) fn run<T: DeserializeOwned>(role: &Role) -> T {
-    let mut child = Child::start(role);
+    run_by(None, role)
+}
+
+/// As [`run`], of another build of this program; None: of this one.
+pub(crate) fn run_by<T: DeserializeOwned>(build: Option<&Path>, role: &Role) -> T {
+    let mut child = Child::start_by(build, role);
     child.go();
     child.done()
 }
@@ -121,7 +130,7 @@ pub(crate) async fn finished() {
 }
 
 /// Returns true if there was a line before the end of the input.
-async fn heard() -> bool {
+pub(crate) async fn heard() -> bool {
     let read = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
     read.await.expect("reading does not panic").is_ok_and(|bytes| bytes > 0)
 }

@@ -78,7 +78,7 @@ pub(crate) fn run(bench: &mut Bench, compare: &Compare) {
     for round in 1..=compare.rounds {
         for (variant, runs) in variants.iter().zip(&mut runs) {
             let used = one(bench, variant, compare.messages);
-            bench.say(format!("round {round}: {variant}: {:.0}/s, {:.1} us", used.rate, sum(&used)));
+            bench.say(format!("round {round}: {variant}: {:.0}/s, {:.1} us", used.rate, used.sum()));
             runs.push(used);
         }
     }
@@ -100,32 +100,28 @@ pub(crate) fn run(bench: &mut Bench, compare: &Compare) {
                 figure(&|used| used.own),
                 figure(&|used| used.database.unwrap_or_default()),
                 figure(&|used| used.broker),
-                figure(&sum),
+                figure(&Used::sum),
                 ratio(&|used| used.rate),
-                ratio(&sum),
+                ratio(&Used::sum),
             ],
         );
     }
     bench.report(table);
 }
 
-fn sum(used: &Used) -> f64 {
-    used.own + used.database.unwrap_or_default() + used.broker
-}
-
 fn one(bench: &Bench, variant: &Variant, messages: u64) -> Used {
-    let (store, broker) = (bench.store(), bench.broker.fresh());
-    bench.fill(&store, TOPIC, messages, KEYS);
+    let build = match variant {
+        Variant::Ours { build, .. } => build.as_deref(),
+        Variant::Loop => None,
+    };
+    let (store, broker) = (bench.store_by(build), bench.broker.fresh());
+    bench.fill_by(build, &store, TOPIC, messages, KEYS);
     match variant {
         Variant::Loop => measure(bench, Child::start(&Role::Minimal(Minimal { store, broker, messages }))),
         Variant::Ours { build, settings } => {
             let settings = settings.as_ref().map_or_else(Vec::new, |Settings(settings, _)| settings.clone());
             let role = Role::Ours(Ours { store, broker: Some(broker), settings, messages });
-            let child = match build {
-                Some(build) => Child::start_of(build, &role),
-                None => Child::start(&role),
-            };
-            measure(bench, child)
+            measure(bench, Child::start_by(build.as_deref(), &role))
         }
     }
 }

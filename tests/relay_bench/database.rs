@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use outbox_contract::{Message, Outgoing, Store, StoreError, Transactional};
+use mongodb::bson::{Document, doc};
+use outbox_contract::{Route, Store};
 use outbox_servers::{
     MariaDb, Missing, MongoDb, MongoDbServer, MySql, MySqlServer, Postgres, PostgresServer,
 };
@@ -14,11 +15,9 @@ use outbox_store_mysql::MySqlStore;
 use outbox_store_postgres::PostgresStore;
 use outbox_store_sqlite::SqliteStore;
 use outbox_tests::fresh::in_database;
-use serde::{Deserialize, Serialize};
+use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
-use crate::child::{finished, ready, tell};
-use crate::ours::topic;
 use crate::pair::Database;
 
 /// A running database, or a folder for files.
@@ -32,14 +31,31 @@ pub(crate) enum DatabaseServer {
 impl DatabaseServer {
     /// Starts a database.
     pub(crate) fn start(database: Database) -> Result<Self, Missing> {
+        Self::start_with(database, None)
+    }
+
+    /// Starts a database that counts statements, if it can.
+    pub(crate) fn counting(database: Database) -> Result<Self, Missing> {
+        let setting = match database {
+            Database::Postgres => Some("shared_preload_libraries = 'pg_stat_statements'"),
+            Database::MySql | Database::MariaDb => Some("performance-schema = ON"),
+            Database::MongoDb | Database::Sqlite => None,
+        };
+        Self::start_with(database, setting)
+    }
+
+    fn start_with(database: Database, setting: Option<&str>) -> Result<Self, Missing> {
+        let mysql = |server: MySql| setting.into_iter().fold(roomy(server), MySql::config);
         Ok(match database {
-            Database::Postgres => Self::Postgres(durable().start()?),
+            Database::Postgres => {
+                Self::Postgres(setting.into_iter().fold(durable(), Postgres::config).start()?)
+            }
             // Each with its default settings: MySQL with a binary log, MariaDB without one.
             Database::MySql => {
-                Self::MySql(roomy(MySql::newest().binlog()).config("innodb-redo-log-capacity = 4G").start()?)
+                Self::MySql(mysql(MySql::newest().binlog()).config("innodb-redo-log-capacity = 4G").start()?)
             }
             Database::MariaDb => {
-                Self::MySql(roomy(MariaDb::newest()).config("innodb-log-file-size = 4G").start()?)
+                Self::MySql(mysql(MariaDb::newest()).config("innodb-log-file-size = 4G").start()?)
             }
             Database::MongoDb => Self::MongoDb(MongoDb::newest().start()?),
             Database::Sqlite => {
@@ -79,6 +95,33 @@ impl DatabaseServer {
                 format!("sqlite://{}", file.display())
             }
         }
+    }
+
+    /// Returns the number of messages in its hot table.
+    pub(crate) fn left(&self, url: &str) -> f64 {
+        const COUNT: &str = "select count(*) from outbox_message";
+        match self {
+            Self::Postgres(_) | Self::MySql(_) => self.number(url, COUNT),
+            Self::Sqlite(..) => within(async {
+                let mut connection = SqliteConnection::connect(url).await.expect("the file can be opened");
+                let count: i64 = sqlx::query_scalar(COUNT).fetch_one(&mut connection).await.expect("counted");
+                connection.close().await.expect("the file can be closed");
+                count as f64
+            }),
+            Self::MongoDb(_) => within(async {
+                let store = MongoDbStore::connect(url).await.expect("the database answers");
+                let database = store.client().default_database().expect("the URL names a database");
+                let messages = database.collection::<Document>("outbox_message");
+                messages.count_documents(doc! {}).await.expect("counted") as f64
+            }),
+        }
+    }
+
+    /// Returns the number of buckets of each live relay.
+    pub(crate) fn shares(&self, url: &str) -> Vec<usize> {
+        let ownership = within(async { open(url).await.ownership(&Route::default()).await });
+        let relays = ownership.expect("the database answers").relays.into_iter();
+        relays.filter(|relay| relay.live).map(|relay| relay.buckets).collect()
     }
 
     /// Runs statements. For a server that speaks SQL.
@@ -151,7 +194,7 @@ fn roomy(server: MySql) -> MySql {
 
 /// A PostgreSQL that writes through to the disk, and runs neither a checkpoint nor autovacuum
 /// during the measurement.
-pub(crate) fn durable() -> Postgres {
+fn durable() -> Postgres {
     Postgres::newest()
         .durable()
         .config("shared_buffers = 1GB")
@@ -161,6 +204,12 @@ pub(crate) fn durable() -> Postgres {
         .config("autovacuum = off")
 }
 
+/// Waits for a question of this process, which has nothing else to do meanwhile.
+pub(crate) fn within<T>(question: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(question)
+}
+
 /// Opens the store in the database of a URL.
 pub(crate) async fn open(url: &str) -> Arc<dyn Store> {
     match url.split(':').next() {
@@ -168,43 +217,5 @@ pub(crate) async fn open(url: &str) -> Arc<dyn Store> {
         Some("mysql") => Arc::new(MySqlStore::connect(url).await.expect("the database answers")),
         Some("mongodb") => Arc::new(MongoDbStore::connect(url).await.expect("the database answers")),
         _ => Arc::new(PostgresStore::connect(url).await.expect("the database answers")),
-    }
-}
-
-/// Messages for a database that can't generate rows by a statement.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Fill {
-    pub(crate) store: String,
-    pub(crate) messages: u64,
-    pub(crate) keys: u64,
-}
-
-impl Fill {
-    pub(crate) async fn play(self) {
-        match self.store.split(':').next() {
-            Some("mysql") => self.append(MySqlStore::connect(&self.store).await).await,
-            Some("mongodb") => self.append(MongoDbStore::connect(&self.store).await).await,
-            _ => self.append(SqliteStore::connect(&self.store).await).await,
-        }
-    }
-
-    async fn append<S: Transactional>(&self, store: Result<S, StoreError>) {
-        let store = store.expect("the database answers");
-        ready().await;
-        let all: Vec<u64> = (0..self.messages).collect();
-        for numbers in all.chunks(1_000) {
-            let mut tx = store.begin().await.expect("begun");
-            let messages: Vec<Outgoing> = numbers.iter().map(|number| self.made(*number)).collect();
-            store.append(&mut tx, &messages).await.expect("appended");
-            store.commit(tx).await.into_result().expect("committed");
-        }
-        tell(&());
-        finished().await;
-    }
-
-    fn made(&self, number: u64) -> Outgoing {
-        let payload = format!("{:x<298}\"}}", format!("{{\"n\":{number},\"x\":\""));
-        let message = Message::new(topic(), "bench.made").expect("valid names").with_payload(payload);
-        message.with_key(format!("key-{}", number % self.keys)).expect("a valid key").into()
     }
 }

@@ -53,7 +53,8 @@ pub(crate) fn run(bench: &mut Bench) {
     let messages = bench.profile.pick(60_000, 200_000);
     let repetitions = bench.profile.pick(1, 5);
     let about = format!(
-        "a relay is killed when a third of {messages} messages is settled, and another one starts at once; its leases last 15 s"
+        "{}: a relay is killed when a third of {messages} messages is settled, and another one starts at once; its leases last 15 s",
+        bench.pair
     );
     let mut table = Table::new("kill", about, &["repeats", "nothing settled for s"]);
     for repetition in 1..=repetitions {
@@ -72,7 +73,7 @@ pub(crate) fn run(bench: &mut Bench) {
                 messages,
             })
         };
-        let left = || bench.number(&store, "select count(*) from outbox_message");
+        let left = || bench.database.left(&store);
         let mut first = Child::start(&relay());
         first.go();
         bench.until("a third is settled", || left() < messages as f64 * 2.0 / 3.0);
@@ -99,7 +100,8 @@ const FEW_KEYS: u32 = 1_000;
 /// Two relays share the keys, and one of them is killed while messages are appended.
 fn at_a_rate(bench: &mut Bench, repetitions: usize) {
     let about = format!(
-        "one of two relays is killed while {RATE} messages a second are appended, of {FEW_KEYS} keys; its leases last 15 s"
+        "{}: one of two relays is killed while {RATE} messages a second are appended, of {FEW_KEYS} keys; its leases last 15 s",
+        bench.pair
     );
     let columns = ["repeats", "out of order", "longest wait s", "p50 ms"];
     let mut table = Table::new("kill at a rate", about, &columns);
@@ -113,9 +115,7 @@ fn at_a_rate(bench: &mut Bench, repetitions: usize) {
             relay
         };
         let (mut victim, _heir) = (relay(), relay());
-        let sharing =
-            "select count(*) from (select relay from outbox_lease group by 1 having count(*) = 128) half";
-        bench.until("the relays share the buckets", || bench.number(&store, sharing) == 2.0);
+        bench.until("the relays share the buckets", || bench.database.shares(&store) == [128, 128]);
         let mut writer = Child::start(&Role::Latency(Latency {
             store: store.clone(),
             broker: broker.clone(),

@@ -12,23 +12,30 @@ mod by_hand;
 mod child;
 mod compare;
 mod database;
+mod diff;
 mod fetch;
+mod fill;
 mod idle;
 mod kill;
 mod latency;
 mod memory;
 mod minimal;
+mod noise;
 mod ours;
+mod page;
 mod pair;
+mod peers;
 mod plot;
 mod process;
 mod publish;
 mod report;
 mod role;
+mod statements;
 mod stats;
 mod throughput;
 mod tuned;
 mod usual;
+mod writer;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -50,12 +57,15 @@ struct Cli {
     #[arg(long, global = true, value_enum, default_value_t = Profile::Quick)]
     profile: Profile,
     /// The database and the broker: postgres, mysql, mariadb, mongodb or sqlite, and rabbitmq,
-    /// kafka or redis. Except for postgres, `throughput` only.
+    /// kafka or redis. `append` and `fetch` on postgres only.
     #[arg(long, global = true, default_value = "postgres-rabbitmq")]
     pair: Pair,
     /// A setting of the tuned relay, such as fetch_batch=2000; repeat it for another one.
     #[arg(long, global = true, value_name = "NAME=NUMBER")]
     tuned: Vec<Setting>,
+    /// The program of tests/peers: relays of other projects, measured beside.
+    #[arg(long, global = true, value_name = "PROGRAM")]
+    peers: Option<PathBuf>,
     /// The folder for relay.json and relay.svg.
     #[arg(long, global = true, default_value = "target/relay_bench")]
     out: PathBuf,
@@ -102,7 +112,12 @@ enum What {
     Kill,
     /// The defaults, other settings and other builds of this program, in many short rounds.
     Compare(compare::Compare),
-    /// All but `compare`.
+    /// An older build of this program and this one, in turns: says whether anything moved beyond the
+    /// noise. Ends with 3 if something is surely worse.
+    Diff(diff::Diff),
+    /// The results of runs as a page of the book, with pictures; measures nothing.
+    Page(page::Page),
+    /// All but `compare` and `diff`: each part that the pair has.
     All,
     /// One of the measured processes.
     #[command(hide = true)]
@@ -123,8 +138,21 @@ fn main() -> ExitCode {
         role::play(&role);
         return ExitCode::SUCCESS;
     }
-    if cli.pair.database != Database::Postgres && !matches!(what, What::Throughput | What::Compare(_)) {
-        eprintln!("{}: only `throughput` is measured there; the other parts look into PostgreSQL", cli.pair);
+    if let What::Page(page) = &what {
+        return match page::write(page) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(problem) => {
+                eprintln!("{problem}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let inspects_postgres = matches!(what, What::Append | What::Fetch);
+    if inspects_postgres && cli.pair.database != Database::Postgres {
+        eprintln!(
+            "{}: `append` and `fetch` look into PostgreSQL; every other part is measured there",
+            cli.pair
+        );
         return ExitCode::from(2);
     }
     let mut bench = match Bench::start(cli.profile, cli.pair, tuned::tuned(&cli.tuned)) {
@@ -134,19 +162,22 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    bench.peers = cli.peers.clone();
     if let What::Compare(compare) = &what {
         compare::run(&mut bench, compare);
     }
+    let is_worse = matches!(&what, What::Diff(diff) if diff::run(&mut bench, diff));
     type Part = fn(&mut Bench);
-    let parts: [(What, Part); 7] = [
+    let mut parts: Vec<(What, Part)> = vec![
         (What::Throughput, throughput::run),
         (What::Latency, latency::run),
         (What::Idle, idle::run),
-        (What::Append, append::run),
-        (What::Fetch, fetch::run),
         (What::Memory, memory::run),
         (What::Kill, kill::run),
     ];
+    if cli.pair.database == Database::Postgres {
+        parts.extend([(What::Append, append::run as Part), (What::Fetch, fetch::run)]);
+    }
     let same = |part: &What| std::mem::discriminant(part) == std::mem::discriminant(&what);
     for (part, run) in &parts {
         if matches!(what, What::All) || same(part) {
@@ -154,6 +185,7 @@ fn main() -> ExitCode {
         }
     }
     match bench.write(&cli.out) {
+        Ok(()) if is_worse => ExitCode::from(3),
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{}: {error}; give another folder with --out", cli.out.display());

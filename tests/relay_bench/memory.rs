@@ -8,7 +8,7 @@ use crate::throughput::measure;
 
 pub(crate) fn run(bench: &mut Bench) {
     let messages = bench.profile.pick(40_000, 500_000);
-    let about = format!("the most resident memory while {messages} messages are relayed");
+    let about = format!("{}: the most resident memory while {messages} messages are relayed", bench.pair);
     let mut table = Table::new("memory", about, &["MiB", "messages/s"]);
     // One key is as fast as a batch's way to the broker and back: a part of the messages has to do.
     for (label, messages, keys) in [("10,000 keys", messages, KEYS), ("one key", messages / 4, 1)] {

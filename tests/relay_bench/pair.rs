@@ -51,6 +51,14 @@ impl Database {
     }
 }
 
+impl Database {
+    /// Returns true if a transaction can stay open without keeping others from writing, and what is
+    /// measured beside it means something.
+    pub(crate) const fn holds_transactions(self) -> bool {
+        self.has_usual()
+    }
+}
+
 impl Broker {
     pub(crate) const ALL: [Self; 3] = [Self::RabbitMq, Self::Kafka, Self::Redis];
 

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap is an assertion")]
 #![allow(dead_code, reason = "the benchmark uses the rest")]
 
+mod noise;
+mod page;
 mod pair;
 mod plot;
 mod process;
@@ -29,6 +31,83 @@ mod of_stats {
         assert_eq!(quantile(&values, 1.0), Some(200.0));
         assert_eq!(quantile(&[7.0], 0.99), Some(7.0));
         assert_eq!(quantile(&[], 0.5), None);
+    }
+}
+
+mod of_noise {
+    use crate::noise::*;
+
+    /// Noise of a machine: the same for every run of the test, with outliers on both sides.
+    fn noisy(around: f64, seed: u64, count: usize) -> Vec<f64> {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut one = || {
+            let usual = 1.0 + (random.f64() - 0.5) * 0.1;
+            if random.u32(0..10) == 0 { usual * (0.5 + random.f64() * 1.5) } else { usual }
+        };
+        (0..count).map(|_| around * one()).collect()
+    }
+
+    #[test]
+    fn a_series_compared_with_its_like_has_moved_in_few_of_a_thousand_comparisons() {
+        let moved = |seed| {
+            let ratio = Ratio::of(&noisy(20.0, seed, 20), &noisy(20.0, seed + 1_000_000, 20)).unwrap();
+            ratio.moved() != Moved::No
+        };
+        let wrong = (0..1_000).filter(|seed| moved(*seed)).count();
+        assert!(wrong <= 10, "{wrong} of 1,000, where 5 are expected at most");
+    }
+
+    #[test]
+    fn a_change_larger_than_the_noise_of_a_median_is_found_in_both_directions() {
+        for (factor, expected) in [(1.06, Moved::More), (0.94, Moved::Less)] {
+            let found = (0..200).filter(|seed| {
+                let head = noisy(20.0 * factor, seed + 1_000_000, 25);
+                Ratio::of(&noisy(20.0, *seed, 25), &head).unwrap().moved() == expected
+            });
+            let found = found.count();
+            assert!(found >= 190, "{factor}: found {found} times of 200");
+        }
+    }
+
+    #[test]
+    fn outliers_move_nothing() {
+        let base = vec![10.0; 20];
+        let mut head = vec![10.0; 20];
+        head[..5].fill(1_000.0);
+        let ratio = Ratio::of(&base, &head).unwrap();
+        assert_eq!((ratio.median, ratio.moved()), (1.0, Moved::No));
+    }
+
+    #[test]
+    fn few_pairs_say_nothing_and_what_can_not_be_divided_is_no_pair() {
+        assert_eq!(fewest(), 9, "2 of 2^9 are less than five of a thousand, and 2 of 2^8 are not");
+        assert_eq!(Ratio::of(&[1.0; 8], &[2.0; 8]), None);
+        assert_eq!(Ratio::of(&[1.0; 9], &[2.0; 9]).unwrap().moved(), Moved::More);
+        assert_eq!(Ratio::of(&[0.0; 9], &[0.0; 9]), None);
+        assert_eq!(Ratio::of(&[], &[]), None);
+    }
+
+    #[test]
+    fn a_change_that_is_sure_and_tiny_does_not_count() {
+        let ratio = Ratio::of(&[100.0; 30], &[100.9; 30]).unwrap();
+        assert!(ratio.low > 1.0 && ratio.moved() == Moved::No, "{ratio:?}");
+    }
+
+    /// Of twenty coins fewer than four fall on one side in 0.26 %, and fewer than five in 1.2 %: the
+    /// fourth from each end.
+    #[test]
+    fn the_interval_is_that_of_the_sign_test() {
+        let head: Vec<f64> = (1..=20).map(f64::from).collect();
+        let ratio = Ratio::of(&[1.0; 20], &head).unwrap();
+        assert_eq!((ratio.low, ratio.median, ratio.high), (4.0, 10.5, 17.0));
+    }
+
+    #[test]
+    fn a_result_is_told_in_words() {
+        let told = |low, median, high| Ratio { low, median, high }.to_string();
+        assert_eq!(told(0.98, 1.0, 1.03), "no difference beyond the noise (-2.0 % to +3.0 %)");
+        assert_eq!(told(1.05, 1.1, 1.2), "10.0 % more, sure (+5.0 % to +20.0 %)");
+        assert_eq!(told(0.8, 0.9, 0.95), "10.0 % less, sure (-20.0 % to -5.0 %)");
     }
 }
 
@@ -107,8 +186,8 @@ mod of_plot {
     use crate::plot::*;
 
     fn widths(svg: &str) -> Vec<f64> {
-        let bars = svg.lines().filter(|line| line.contains("height=\"22\""));
-        bars.map(|line| line.split("width=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap())
+        let bars = svg.lines().filter(|line| line.contains("height=\"14\""));
+        bars.map(|line| line.split(" width=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap())
             .collect()
     }
 
@@ -128,6 +207,57 @@ mod of_plot {
         let svg = Bars { title: "a < b & c".to_owned(), parts: vec![], rows: vec![] }.svg();
         assert_eq!(widths(&svg), [0.0; 0]);
         assert!(svg.contains("a &lt; b &amp; c"));
+    }
+}
+
+mod of_page {
+    use crate::page::*;
+    use crate::report::Table;
+
+    fn report() -> Report {
+        let mut table = Table::new("throughput", "60,000 messages", &["messages/s", "own us", "broker us"]);
+        table.row("ours, default", [Some(75_000.0), Some(7.5), Some(3.0)]);
+        table.row("part: fetch and settle", [Some(150_000.0), Some(4.0), None]);
+        let mut asked = Table::new("asked", "statements", &["per s"]);
+        asked.row("select a | b", [Some(1.0)]);
+        Report {
+            profile: "quick".to_owned(),
+            processor: None,
+            processors: Some(2),
+            load: Some(3.25),
+            pair: "postgres-kafka".to_owned(),
+            servers: vec!["PostgreSQL 18".to_owned(), "Kafka 4.3".to_owned()],
+            tables: vec![table, asked],
+        }
+    }
+
+    #[test]
+    fn a_page_has_the_tables_and_shows_every_picture() {
+        let (text, pictures) = render(&[report()]);
+        for part in
+            ["## PostgreSQL to Kafka", "| ours, default | 75000 | 7.50 | 3.00 |", "| | per s |", "a \\| b"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let names: Vec<&str> = pictures.iter().map(|(name, _)| &**name).collect();
+        assert_eq!(names, ["benchmark-postgres-kafka-rate.svg", "benchmark-postgres-kafka-cpu.svg"]);
+        assert!(names.iter().all(|name| text.contains(&format!("(images/{name})"))), "{text}");
+        let prose = text.lines().filter(|line| !line.starts_with(['|', '!']));
+        assert!(prose.into_iter().all(|line| line.chars().count() <= 110), "{text}");
+    }
+
+    #[test]
+    fn a_busy_machine_is_told() {
+        let calm = Report { load: Some(0.1), ..report() };
+        assert!(render(&[report()]).0.contains("The machine was busy"));
+        assert!(!render(&[calm]).0.contains("busy"));
+    }
+
+    #[test]
+    fn a_report_is_read_as_it_was_written() {
+        let text = serde_json::to_string(&report()).unwrap();
+        let read: Report = serde_json::from_str(&text).unwrap();
+        assert_eq!(render(&[read]), render(&[report()]));
     }
 }
 

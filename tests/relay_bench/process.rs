@@ -16,6 +16,11 @@ pub(crate) fn cpu_of(process: u32) -> Duration {
     Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
+/// Returns the number of processes that wanted to run in the last minute, on average.
+pub(crate) fn load() -> Option<f64> {
+    fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
+}
+
 /// Returns resident memory in bytes: now, and the maximum so far.
 pub(crate) fn memory() -> (u64, u64) {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -1,23 +1,24 @@
 //! Report of the measurements, as a table for people and as JSON for programs.
 
+use std::borrow::Cow;
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One table of the report.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Table {
     /// Subcommand that made it.
-    pub(crate) name: &'static str,
+    pub(crate) name: Cow<'static, str>,
     /// Its subject and conditions.
     pub(crate) about: String,
     /// Name and unit of each column.
-    pub(crate) columns: Vec<&'static str>,
+    pub(crate) columns: Vec<Cow<'static, str>>,
     pub(crate) rows: Vec<Row>,
 }
 
 /// Measurements of one thing.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) label: String,
     /// One for each column. None: not measured, or meaningless here.
@@ -26,7 +27,8 @@ pub(crate) struct Row {
 
 impl Table {
     pub(crate) fn new(name: &'static str, about: impl Into<String>, columns: &[&'static str]) -> Self {
-        Self { name, about: about.into(), columns: columns.to_vec(), rows: Vec::new() }
+        let columns = columns.iter().copied().map(Cow::Borrowed).collect();
+        Self { name: Cow::Borrowed(name), about: about.into(), columns, rows: Vec::new() }
     }
 
     pub(crate) fn row(&mut self, label: impl Into<String>, values: impl IntoIterator<Item = Option<f64>>) {
@@ -44,7 +46,7 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\n{}: {}\n", self.name, self.about)?;
         let mut lines = vec![vec![String::new()]];
-        lines[0].extend(self.columns.iter().map(|name| (*name).to_owned()));
+        lines[0].extend(self.columns.iter().map(|name| name.to_string()));
         for row in &self.rows {
             let values = row.values.iter().map(|value| value.map_or_else(|| "-".to_owned(), figures));
             lines.push([row.label.clone()].into_iter().chain(values).collect());

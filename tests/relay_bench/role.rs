@@ -5,21 +5,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::broker::Address;
 use crate::child::{finished, ready, tell};
-use crate::{append, database, fetch, kill, latency, minimal, ours, publish, usual};
+use crate::{append, database, fetch, fill, kill, latency, minimal, ours, peers, publish, usual, writer};
 
 /// Role of a child.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Role {
-    /// Creates the tables.
+    /// Creates the tables, of the outbox and of a business.
     Migrate { store: String },
-    /// Writes the messages to relay.
-    Fill(database::Fill),
+    /// Writes messages to relay.
+    Fill(fill::Fill),
     /// Creates a topic anew.
     Topic(Address),
     /// The relay of this workspace.
     Ours(ours::Ours),
     /// The SKIP LOCKED baseline.
     Usual(usual::Usual),
+    /// A relay of another project, played by another program.
+    Peer(peers::Peer),
     /// The bare loop.
     Minimal(minimal::Minimal),
     /// Publishes from memory.
@@ -45,30 +47,36 @@ pub(crate) fn play(role: &str) {
             Role::Migrate { store } => {
                 ready().await;
                 database::open(&store).await.migrate().await.expect("the tables are made");
+                writer::prepare(&store).await;
                 tell(&());
             }
             Role::Fill(part) => part.play().await,
             Role::Topic(broker) => minimal::make_topic(broker).await,
             Role::Ours(part) => part.play().await,
             Role::Usual(part) => part.play().await,
+            Role::Peer(_) => panic!("another program plays the relays of other projects"),
             Role::Minimal(part) => part.play().await,
             Role::Publish(part) => part.play().await,
             Role::Latency(part) => part.play().await,
             Role::Append(part) => part.play().await,
             Role::Fetch(part) => part.play().await,
             Role::Consume(part) => part.play().await,
-            Role::Hold { store, statements } => hold(&store, &statements).await,
+            Role::Hold { store, statements } if store.starts_with("mysql:") => {
+                hold::<sqlx::MySqlConnection>(&store, &statements).await
+            }
+            Role::Hold { store, statements } => hold::<sqlx::PgConnection>(&store, &statements).await,
         }
     });
 }
 
-async fn hold(store: &str, statements: &[String]) {
-    let mut connection = <sqlx::PgConnection as sqlx::Connection>::connect(store).await.expect("connected");
+async fn hold<C: sqlx::Connection>(store: &str, statements: &[String])
+where
+    for<'c> &'c mut C: sqlx::Executor<'c>,
+{
+    let mut connection = C::connect(store).await.expect("connected");
     for statement in statements {
-        sqlx::raw_sql(sqlx::AssertSqlSafe(statement.as_str()))
-            .execute(&mut connection)
-            .await
-            .expect("a valid statement");
+        let statement = sqlx::AssertSqlSafe(statement.as_str());
+        sqlx::Executor::execute(&mut connection, sqlx::raw_sql(statement)).await.expect("a valid statement");
     }
     ready().await;
     finished().await;

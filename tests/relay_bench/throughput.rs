@@ -6,6 +6,7 @@ use crate::child::{Child, Done, Role};
 use crate::minimal::Minimal;
 use crate::ours::Ours;
 use crate::pair::{Broker, Database};
+use crate::peers::{self, Name};
 use crate::plot::Bars;
 use crate::publish::Publish;
 use crate::report::{Table, figures};
@@ -18,6 +19,7 @@ enum Variant {
     Ours { tuned: bool, checkpoint: bool },
     Usual { workers: usize, checkpoint: bool },
     Minimal,
+    Peer { name: Name, workers: usize },
     Settle,
     Publish { by_hand: bool },
 }
@@ -33,6 +35,7 @@ impl Variant {
                 format!("SKIP LOCKED, {workers} workers{}", behind(checkpoint))
             }
             Self::Minimal => "bare loop".to_owned(),
+            Self::Peer { name, workers } => format!("{}, {workers} workers", name.label()),
             Self::Settle => "part: fetch and settle".to_owned(),
             Self::Publish { by_hand: false } => "part: publish".to_owned(),
             Self::Publish { by_hand: true } => BY_HAND.to_owned(),
@@ -54,6 +57,13 @@ pub(crate) struct Used {
     pub(crate) cleaned: Option<f64>,
     pub(crate) wal: Option<f64>,
     pub(crate) memory: f64,
+}
+
+impl Used {
+    /// Returns the processor time of all processes.
+    pub(crate) fn sum(&self) -> f64 {
+        self.own + self.database.unwrap_or(0.0) + self.broker
+    }
 }
 
 /// Measures one child, with both servers.
@@ -99,6 +109,7 @@ pub(crate) fn run(bench: &mut Bench) {
             variants.push(usual(8, false));
         }
     }
+    variants.extend(peers::of(bench).into_iter().map(|(name, workers)| Variant::Peer { name, workers }));
     variants.extend([Variant::Settle, Variant::Publish { by_hand: false }]);
     if bench.pair.broker == Broker::RabbitMq {
         variants.push(Variant::Publish { by_hand: true });
@@ -141,7 +152,7 @@ pub(crate) fn run(bench: &mut Bench) {
             |used| Some(used.own),
             |used| used.database,
             |used| Some(used.broker),
-            |used| Some(used.own + used.database.unwrap_or(0.0) + used.broker),
+            |used| Some(used.sum()),
             |used| used.cleaned,
             |used| used.wal,
             |used| Some(used.memory),
@@ -155,17 +166,20 @@ pub(crate) fn run(bench: &mut Bench) {
 }
 
 fn one(bench: &Bench, variant: Variant, messages: u64) -> Used {
+    if let Variant::Peer { name, workers } = variant {
+        return measure(bench, peers::start(bench, name, workers, messages));
+    }
     let (store, broker) = (bench.store(), bench.broker.fresh());
     let checkpoint = match variant {
         Variant::Ours { checkpoint, .. } | Variant::Usual { checkpoint, .. } => checkpoint,
-        Variant::Minimal | Variant::Settle | Variant::Publish { .. } => false,
+        Variant::Minimal | Variant::Peer { .. } | Variant::Settle | Variant::Publish { .. } => false,
     };
     match variant {
         Variant::Usual { .. } => bench.fill_usual(&store, messages),
         Variant::Ours { .. } | Variant::Minimal | Variant::Settle => {
             bench.fill(&store, TOPIC, messages, KEYS)
         }
-        Variant::Publish { .. } => {}
+        Variant::Peer { .. } | Variant::Publish { .. } => {}
     }
     if checkpoint {
         // Each page that is changed from now on is written whole to the WAL once.
@@ -183,13 +197,14 @@ fn one(bench: &Bench, variant: Variant, messages: u64) -> Used {
         Variant::Usual { workers, .. } => {
             Role::Usual(Usual { store: store.clone(), broker, workers, messages })
         }
+        Variant::Peer { .. } => unreachable!("started above"),
         Variant::Publish { by_hand } => Role::Publish(Publish { broker, messages, by_hand }),
     };
     let used = measure(bench, Child::start(&role));
     let cleaned = match variant {
         Variant::Ours { .. } | Variant::Minimal | Variant::Settle => bench.database.clean(&store, false),
         Variant::Usual { .. } => bench.database.clean(&store, true),
-        Variant::Publish { .. } => None,
+        Variant::Peer { .. } | Variant::Publish { .. } => None,
     };
     Used { cleaned: cleaned.map(|cpu| cpu.as_secs_f64() * 1e6 / messages as f64), ..used }
 }

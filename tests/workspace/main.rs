@@ -4,6 +4,7 @@ mod anchors;
 mod architecture;
 mod arrows;
 mod book;
+mod compare;
 mod comparison;
 mod crates;
 mod deploy;
