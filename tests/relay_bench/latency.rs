@@ -50,8 +50,8 @@ pub(crate) struct Came {
 
 /// Deliveries so far.
 #[derive(Default)]
-struct Delivered {
-    first: HashMap<MessageId, Instant>,
+pub(crate) struct Delivered {
+    pub(crate) first: HashMap<MessageId, Instant>,
     /// Highest position of each key.
     last: HashMap<Key, i64>,
     repeats: u64,
@@ -76,10 +76,11 @@ impl Delivered {
 
 /// Number of concurrent writers.
 const WRITERS: u32 = 8;
-/// Warm-up time of the writers.
-const WARMING: Duration = Duration::from_secs(2);
+/// Warm-up time of the writers. A new group of Kafka waits three seconds for more members.
+pub(crate) const WARMING: Duration = Duration::from_secs(5);
 
-type Times = Arc<Mutex<HashMap<MessageId, Instant>>>;
+/// Instants of the returns of commits.
+pub(crate) type Times = Arc<Mutex<HashMap<MessageId, Instant>>>;
 
 impl Latency {
     pub(crate) async fn play(self) {
@@ -103,25 +104,10 @@ impl Latency {
         ready().await;
 
         let begin = Instant::now();
-        let writers = (0..WRITERS).map(|number| {
-            let writer = write(self.clone(), number, begin, store.clone(), Arc::clone(&committed));
-            tokio::spawn(writer)
-        });
-        for writer in join_all(writers).await {
-            writer.expect("a writer does not panic");
-        }
+        write_all(&self, begin, &store, &committed).await;
         let took = begin.elapsed();
         let committed = std::mem::take(&mut *committed.lock().expect("no writer has panicked"));
-        let all_came = async {
-            loop {
-                let came = delivered.lock().expect("the consumer has not panicked").first.len();
-                if came >= committed.len() {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), all_came).await.expect("everything arrives");
+        all_came(&delivered, committed.len()).await;
         // A member that leaves silently delays the next one: Kafka waits for it for the length of
         // its session.
         drop(enough);
@@ -140,6 +126,25 @@ impl Latency {
     }
 }
 
+/// Writes with all writers, until their time is over.
+pub(crate) async fn write_all<W: Writer>(part: &Latency, begin: Instant, store: &W, committed: &Times) {
+    let writers = (0..WRITERS)
+        .map(|number| tokio::spawn(write(part.clone(), number, begin, store.clone(), Arc::clone(committed))));
+    for writer in join_all(writers).await {
+        writer.expect("a writer does not panic");
+    }
+}
+
+/// Waits until so many messages were delivered.
+pub(crate) async fn all_came(delivered: &Mutex<Delivered>, messages: usize) {
+    let all_came = async {
+        while delivered.lock().expect("the consumer has not panicked").first.len() < messages {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), all_came).await.expect("everything arrives");
+}
+
 async fn write<W: Writer>(part: Latency, number: u32, begin: Instant, store: W, committed: Times) {
     let turns = part.rate * (part.seconds + u32::try_from(WARMING.as_secs()).unwrap_or(0));
     for turn in (number..turns).step_by(WRITERS as usize) {
@@ -154,7 +159,7 @@ async fn write<W: Writer>(part: Latency, number: u32, begin: Instant, store: W, 
 
 /// Consumes until the signal to stop. As in an inbox, nothing that comes waits for the
 /// acknowledgement of what came before.
-async fn consume(
+pub(crate) async fn consume(
     deliveries: Box<dyn Deliveries>,
     delivered: Arc<Mutex<Delivered>>,
     mut enough: oneshot::Receiver<()>,

@@ -30,6 +30,7 @@ mod process;
 mod publish;
 mod report;
 mod role;
+mod stages;
 mod statements;
 mod stats;
 mod throughput;
@@ -100,6 +101,8 @@ enum What {
     Throughput,
     /// From commit to consumer, at fixed rates.
     Latency,
+    /// A message's way from commit to consumer, stage by stage.
+    Stages,
     /// Cost of an idle relay: statements and processor time, without the servers' own.
     Idle,
     /// Cost of an append for its transaction, and cost of waking the relay for it.
@@ -171,6 +174,7 @@ fn main() -> ExitCode {
     let mut parts: Vec<(What, Part)> = vec![
         (What::Throughput, throughput::run),
         (What::Latency, latency::run),
+        (What::Stages, stages::run),
         (What::Idle, idle::run),
         (What::Memory, memory::run),
         (What::Kill, kill::run),

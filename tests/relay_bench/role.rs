@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::broker::Address;
 use crate::child::{finished, ready, tell};
-use crate::{append, database, fetch, fill, kill, latency, minimal, ours, peers, publish, usual, writer};
+use crate::{
+    append, database, fetch, fill, kill, latency, minimal, ours, peers, publish, stages, usual, writer,
+};
 
 /// Role of a child.
 #[derive(Debug, Serialize, Deserialize)]
@@ -28,6 +30,8 @@ pub(crate) enum Role {
     Publish(publish::Publish),
     /// Writes and consumes.
     Latency(latency::Latency),
+    /// Writes, relays and consumes.
+    Stages(stages::Stages),
     /// Writes.
     Append(append::Append),
     /// Fetches.
@@ -58,6 +62,7 @@ pub(crate) fn play(role: &str) {
             Role::Minimal(part) => part.play().await,
             Role::Publish(part) => part.play().await,
             Role::Latency(part) => part.play().await,
+            Role::Stages(part) => part.play().await,
             Role::Append(part) => part.play().await,
             Role::Fetch(part) => part.play().await,
             Role::Consume(part) => part.play().await,
