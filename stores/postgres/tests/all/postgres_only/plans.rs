@@ -190,6 +190,18 @@ async fn what_waits_in_front_of_a_message_is_found_by_indexes_however_much_was_h
     }
 }
 
+/// However many keys fail, a page of them reads those of the page.
+#[tokio::test]
+async fn a_list_of_failing_keys_is_read_along_an_index() {
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.run(FAILING_KEYS).await;
+    let mut connection = fixture.connection().await;
+    run(&mut connection, "analyze outbox_key; set plan_cache_mode = force_generic_plan").await;
+    let list = include_str!("../../../src/queries/browse_keys.sql");
+    let list = plan(&mut connection, list, "null, null, null, null, null, null, 50, 0").await;
+    assert_has(&list, "using outbox_key_since on outbox_key k");
+}
+
 /// However many keys fail, the measurement looks at none by itself, and scans none to find those
 /// that are held.
 #[tokio::test]
