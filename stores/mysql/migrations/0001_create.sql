@@ -159,7 +159,7 @@ create table if not exists outbox_dead (
     first_failure  mediumblob,
     last_failure   mediumblob,
     died_at        bigint not null,
-    key outbox_dead_route (route, topic)
+    key outbox_dead_route (route, topic, order_key)
 ) engine = InnoDB;
 
 -- Delivered messages, where a history is kept: in partitions by the time of delivery, made ahead and dropped whole. What comes when there is

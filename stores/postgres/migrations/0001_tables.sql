@@ -131,7 +131,7 @@ create table outbox_dead (
     last_failure   text
 );
 
-create index outbox_dead_route on outbox_dead (route, topic);
+create index outbox_dead_route on outbox_dead (route, topic, order_key);
 
 -- Delivered messages, where a history is kept: in partitions by the time of delivery, created ahead
 -- and dropped whole. A row without a partition goes to the default one, so that no settlement ever

@@ -194,6 +194,14 @@ impl Canary {
         })
     }
 
+    fn latency(&self) -> String {
+        if self.latencies.is_empty() {
+            return "-".to_owned();
+        }
+        let [median, p99, max] = [0.5, 0.99, 1.0].map(|share| self.percentile(share));
+        format!("{median:.1?} median, {p99:.1?} p99, {max:.1?} max")
+    }
+
     fn fields(&self) -> Vec<(&'static str, String)> {
         vec![
             ("sent", self.sent.to_string()),
@@ -201,15 +209,7 @@ impl Canary {
             ("missing", self.lost().to_string()),
             ("repeated", self.repeated.to_string()),
             ("out of order", self.out_of_order.to_string()),
-            (
-                "latency",
-                format!(
-                    "{:.1?} median, {:.1?} p99, {:.1?} max",
-                    self.percentile(0.5),
-                    self.percentile(0.99),
-                    self.percentile(1.0)
-                ),
-            ),
+            ("latency", self.latency()),
         ]
     }
 }

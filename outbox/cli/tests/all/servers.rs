@@ -14,6 +14,15 @@ use crate::world;
 fn outage(outbox: &Outbox) {
     outbox.run(&["check"]).ends(DONE);
     outbox.run(&["status"]).ends(DONE);
+    let report = outbox.run(&["doctor"]).ends(FINDINGS).object();
+    assert_eq!(
+        report["checked"],
+        serde_json::json!(["settings", "store", "backlog", "positions", "database"])
+    );
+    // The servers of tests do without fsync.
+    let expected = ["no-transport", "durability"];
+    let mut codes = report["findings"].as_array().unwrap().iter().map(|it| it["code"].as_str().unwrap());
+    assert!(codes.all(|code| expected.contains(&code)), "{report}");
     let first = outbox.publish(&["orders", "--key", "a", "--type", "poison", "--data", r#"{"total":42}"#]);
     outbox.publish(&["orders", "--key", "a"]);
     let scheduled = outbox.publish(&["orders", "--key", "a", "--due", "2h"]);
