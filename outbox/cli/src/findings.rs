@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outbox::Route;
-use outbox::admin::Ownership;
+use outbox::admin::{Diagnosis, Ownership};
 use outbox::backend::{Backlog, Unserved};
 use serde_json::{Value, json};
 
@@ -25,6 +25,12 @@ impl Finding {
     /// Creates a finding.
     pub(crate) fn new(code: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { code, text: text.into(), remedy: remedy.into() }
+    }
+
+    /// Returns a finding of the store about its database.
+    pub(crate) fn of_diagnosis(diagnosis: &Diagnosis) -> Self {
+        let Diagnosis { kind, text, remedy, .. } = diagnosis;
+        Self::new(kind.as_str(), format!("database: {text}"), remedy)
     }
 
     /// Returns it for programs.

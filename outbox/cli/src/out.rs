@@ -13,11 +13,15 @@ use crate::redact;
 /// Width of a table that no terminal shows.
 const WIDTH: u16 = 160;
 
+/// EIO: on a terminal, the error of one that was closed.
+const INPUT_OUTPUT: i32 = 5;
+
 /// The standard output, in one of its two forms.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Out {
     json: bool,
     width: u16,
+    terminal: bool,
 }
 
 /// One item of a list, in both forms.
@@ -34,7 +38,7 @@ impl Out {
     pub(crate) fn new(json: bool, table: bool) -> Self {
         let terminal = io::stdout().is_terminal();
         let width = console::Term::stdout().size_checked().map_or(WIDTH, |(_, columns)| columns);
-        Self { json: json || !(table || terminal), width: if terminal { width } else { WIDTH } }
+        Self { json: json || !(table || terminal), width: if terminal { width } else { WIDTH }, terminal }
     }
 
     /// Returns true if programs read this.
@@ -89,9 +93,11 @@ impl Out {
     /// Prints text that is safe already, with secrets hidden.
     pub(crate) fn text(self, text: &str) -> Result<(), Failed> {
         let mut out = io::stdout().lock();
-        writeln!(out, "{}", redact::hide(text))?;
-        out.flush()?;
-        Ok(())
+        let written = writeln!(out, "{}", redact::hide(text)).and_then(|()| out.flush());
+        written.map_err(|error| match error.raw_os_error() {
+            Some(INPUT_OUTPUT) if self.terminal => Failed::ReaderGone,
+            _ => error.into(),
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 mod actor;
 mod archived;
 mod audit;
+mod diagnosis;
 mod failing_key;
 mod figures;
 mod filter;
@@ -28,6 +29,7 @@ use crate::name::{KeyId, Route, Topic};
 pub use actor::Actor;
 pub use archived::{DeadLetter, Past};
 pub use audit::AuditEntry;
+pub use diagnosis::{Diagnosis, DiagnosisKind};
 pub use failing_key::FailingKey;
 pub use figures::{Figure, TopicFigures, TopicTally};
 pub use filter::{Filter, MAX_BYTES_PER_CALL, MAX_PER_CALL};
@@ -181,6 +183,16 @@ pub trait Admin: Send + Sync {
     ///
     /// The provided method finds none, for stores that can't be restored.
     async fn misplaced(&self) -> Result<Vec<Misplaced>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    /// Examines the database beneath the outbox: settings that weaken durability, space that removed
+    /// rows do not give back, and what holds back their cleaning. A store asks for figures that its
+    /// role may see, and says what it may not: [`Unseen`](DiagnosisKind::Unseen). It reads no
+    /// messages, and takes a fraction of a second.
+    ///
+    /// The provided method finds nothing, for stores without files.
+    async fn diagnose(&self) -> Result<Vec<Diagnosis>, StoreError> {
         Ok(Vec::new())
     }
 

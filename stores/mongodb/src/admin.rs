@@ -6,8 +6,8 @@
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
 use outbox_contract::admin::{
-    Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, Misplaced, OutboxId, Ownership, RouteStatus,
-    TopicFigures,
+    Actor, AuditEntry, Diagnosis, Edit, FailingKey, Filter, HandledFilter, Misplaced, OutboxId, Ownership,
+    RouteStatus, TopicFigures,
 };
 use outbox_contract::backend::rules::failing_key;
 use outbox_contract::backend::{Archive, AuditNote, KeyOperation, Listed, Requeue, Steered, View};
@@ -24,7 +24,7 @@ use crate::keys::KeyIn;
 use crate::row;
 use crate::store::MongoDbStore;
 use crate::transaction::{Work, transact};
-use crate::{below, figures, identity};
+use crate::{below, diagnose, figures, identity};
 
 /// The most messages that are discarded in one transaction: what it writes is kept in memory by the
 /// server until it commits, and one that takes a minute is aborted.
@@ -323,6 +323,10 @@ impl Admin for MongoDbStore {
 
     async fn misplaced(&self) -> Result<Vec<Misplaced>, StoreError> {
         below::find(self.database()).await.map_err(|failed| failed.in_step("misplaced"))
+    }
+
+    async fn diagnose(&self) -> Result<Vec<Diagnosis>, StoreError> {
+        diagnose::find(self.database()).await.map_err(|failed| failed.in_step("diagnose"))
     }
 
     async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {

@@ -11,6 +11,7 @@ mod browse;
 mod config;
 mod database;
 mod deduplicate;
+mod diagnose;
 mod due;
 mod error;
 mod fence;

@@ -100,7 +100,9 @@ create table if not exists outbox_key (
     since           bigint not null,
     steps           bigint not null default 0,
     primary key (route, topic, `key`),
-    key outbox_key_due (route, held, next_attempt_at)
+    key outbox_key_due (route, held, next_attempt_at),
+    -- For the list of them, the longest failing first; each entry ends with the columns of the primary key.
+    key outbox_key_since (since)
 ) engine = InnoDB;
 
 -- Numbers that never come back: of the states of keys.
@@ -129,7 +131,9 @@ create table if not exists outbox_parked (
     occurred_at    bigint not null,
     appended_at    bigint not null,
     parked_at      bigint not null,
-    primary key (route, topic, order_key, position)
+    primary key (route, topic, order_key, position),
+    -- For figures: the oldest, and a count that reads no messages.
+    key outbox_parked_oldest (route, appended_at)
 ) engine = InnoDB;
 
 -- Dead letters, in the order in which they died.
@@ -155,7 +159,7 @@ create table if not exists outbox_dead (
     first_failure  mediumblob,
     last_failure   mediumblob,
     died_at        bigint not null,
-    key outbox_dead_route (route, topic)
+    key outbox_dead_route (route, topic, order_key)
 ) engine = InnoDB;
 
 -- Delivered messages, where a history is kept: in partitions by the time of delivery, made ahead and dropped whole. What comes when there is

@@ -4,8 +4,8 @@
 //! the key's next version.
 
 use outbox_contract::admin::{
-    Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, Misplaced, OutboxId, Ownership, RouteStatus,
-    TopicFigures,
+    Actor, AuditEntry, Diagnosis, Edit, FailingKey, Filter, HandledFilter, Misplaced, OutboxId, Ownership,
+    RouteStatus, TopicFigures,
 };
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::{Archive, AuditNote, Death, KeyOperation, Listed, Steered, StripeId, View};
@@ -27,7 +27,7 @@ use crate::lease::now;
 use crate::line::in_transaction;
 use crate::row::raw;
 use crate::store::MySqlStore;
-use crate::{audit, below, identity, sql};
+use crate::{audit, below, diagnose, identity, sql};
 
 impl MySqlStore {
     /// Does something with a key that is failing or held, and commits it.
@@ -267,6 +267,12 @@ impl Admin for MySqlStore {
         let limit = self.options().counting_limit;
         let find = async |connection: &mut MySqlConnection| below::find(connection, limit).await;
         self.on("misplaced", &self.lines().operating, find).await
+    }
+
+    async fn diagnose(&self) -> Result<Vec<Diagnosis>, StoreError> {
+        let find =
+            async |connection: &mut MySqlConnection| diagnose::find(connection, diagnose::LIMITS).await;
+        self.on("diagnose", &self.lines().operating, find).await
     }
 
     async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {

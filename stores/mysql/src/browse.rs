@@ -69,20 +69,34 @@ impl Table {
     /// A statement for what the filter lets through, the oldest first, up to its limit: what
     /// changes something begins there.
     pub(crate) fn select(&self, columns: &str, filter: &Filter) -> QueryBuilder<MySql> {
-        self.select_along(self.order, columns, filter)
+        let mut query = QueryBuilder::new(String::new());
+        self.push(&mut query, self.order, columns, filter);
+        query
     }
 
-    /// A statement for a list, from the end that the filter names.
-    fn list(&self, columns: &str, filter: &Filter) -> QueryBuilder<MySql> {
-        if filter.newest {
-            let backwards = format!("{} desc", self.order.replace(", ", " desc, "));
-            return self.select_along(&backwards, columns, filter);
+    /// A statement for a page of a list, from the end that the filter names.
+    fn page(&self, columns: &str, filter: &Filter) -> QueryBuilder<MySql> {
+        let backwards = format!("{} desc", self.order.replace(", ", " desc, "));
+        let order = if filter.newest { &*backwards } else { self.order };
+        let offset = format!(" offset {}", number(filter.offset));
+        let mut query = QueryBuilder::new(String::new());
+        if self.table == KEYS.table {
+            // Names first, along an index: those that are passed over are neither read nor counted
+            // for.
+            query.push(format!("select {columns} from ("));
+            self.push(&mut query, order, self.order, filter);
+            query.push(format!(
+                "{offset}) page straight_join outbox_key t on t.route = page.route and t.topic = page.topic and t.`key` = page.`key` order by {order}"
+            ));
+        } else {
+            self.push(&mut query, order, columns, filter);
+            query.push(offset);
         }
-        self.select(columns, filter)
+        query
     }
 
-    fn select_along(&self, order: &str, columns: &str, filter: &Filter) -> QueryBuilder<MySql> {
-        let mut query = QueryBuilder::new(format!("select {columns} from {} t where true", self.table));
+    fn push(&self, query: &mut QueryBuilder<MySql>, order: &str, columns: &str, filter: &Filter) {
+        query.push(format!("select {columns} from {} t where true", self.table));
         let mut bytes = |condition: String, value: Option<&str>| {
             if let Some(value) = value {
                 query.push(condition).push_bind(value.as_bytes().to_vec());
@@ -110,7 +124,6 @@ impl Table {
             query.push("))");
         }
         query.push(format!(" order by {order} limit {}", number(filter.limit())));
-        query
     }
 }
 
@@ -146,8 +159,7 @@ impl MySqlStore {
         filter: &Filter,
         read: impl Fn(&MySqlRow) -> Result<Option<T>, sqlx::Error>,
     ) -> Result<Vec<T>, StoreError> {
-        let mut query = table.list(columns, filter);
-        query.push(format!(" offset {}", number(filter.offset)));
+        let mut query = table.page(columns, filter);
         let work = async |connection: &mut MySqlConnection| {
             let rows = query.build().persistent(false).fetch_all(connection).await?;
             rows.iter().filter_map(|row| read(row).transpose()).collect()
@@ -164,16 +176,13 @@ impl MySqlStore {
         filter: &Filter,
         read: impl Fn(&MySqlRow) -> Result<T, sqlx::Error> + Send + Sync,
     ) -> Result<Vec<T>, StoreError> {
-        let offset = format!(" offset {}", number(filter.offset));
-        let mut sizes = table.list("length(t.headers) + length(t.payload)", filter);
-        sizes.push(&offset);
+        let mut sizes = table.page("length(t.headers) + length(t.payload)", filter);
         // Sizes first: what a connection was asked for is sent, whether it is read or not.
         let page = async |connection: &mut MySqlConnection| {
             let rows = sizes.build().persistent(false).fetch_all(&mut *connection).await?;
             let sizes: Result<Vec<i64>, _> = rows.iter().map(|row| row.try_get_unchecked(0)).collect();
             let filter = Filter { limit: Some(fitting(&sizes?)), ..filter.clone() };
-            let mut query = table.list(columns, &filter);
-            query.push(&offset);
+            let mut query = table.page(columns, &filter);
             let mut page = Vec::with_capacity(filter.limit());
             let mut rows = query.build().persistent(false).fetch(connection);
             while let Some(row) = rows.try_next().await? {
@@ -198,7 +207,37 @@ pub(crate) fn fitting(sizes: &[i64]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use outbox_contract::Store;
+    use outbox_servers::{MariaDb, MySql, OrSkip};
+    use sqlx::{AssertSqlSafe, Connection};
+
     use super::*;
+
+    /// However many keys fail, a page of them sorts none, and reads those of the page.
+    #[tokio::test]
+    async fn a_list_of_failing_keys_is_read_along_an_index() {
+        for wish in [MySql::newest(), MariaDb::newest(), MariaDb::oldest()] {
+            let Some(server) = wish.shared().or_skip() else { continue };
+            let url = server.fresh_database();
+            MySqlStore::connect(&url).await.unwrap().migrate().await.unwrap();
+            let mut connection = MySqlConnection::connect(&url).await.unwrap();
+            let fill = "insert into outbox_key (route, topic, `key`, bucket, version, next_attempt_at, since) \
+                        select 'default', 'orders', stripe, 0, stripe, 0, stripe % 7 from outbox_stripe; analyze table outbox_key";
+            sqlx::raw_sql(fill).execute(&mut connection).await.unwrap();
+            for filter in [Filter::all_routes(), Filter::route("default").unwrap().with_newest()] {
+                let filter = Filter { limit: Some(20), offset: 40, ..filter };
+                let page = KEYS.page("t.version", &filter);
+                let explain = format!("explain format=json {}", page.sql().as_str());
+                let mut explain = sqlx::query(AssertSqlSafe(explain)).persistent(false);
+                if let Some(route) = &filter.route {
+                    explain = explain.bind(route.as_str().as_bytes().to_vec());
+                }
+                let plan = explain.fetch_one(&mut connection).await.unwrap();
+                let plan: String = plan.try_get_unchecked(0).unwrap();
+                assert!(plan.contains("outbox_key_since"), "{plan}");
+            }
+        }
+    }
 
     #[test]
     fn a_page_has_one_message_always_where_there_is_one() {

@@ -11,6 +11,9 @@ mod check;
 mod cluster;
 mod config;
 mod deduplicate;
+mod diagnose;
+#[cfg(test)]
+mod diagnose_tests;
 mod due;
 mod error;
 mod fetch;

@@ -70,7 +70,7 @@ pub(crate) async fn backlog(
     counting_limit: u32,
 ) -> Result<Backlog, sqlx::Error> {
     let (route, limit) = (route.as_str().as_bytes(), i64::from(counting_limit));
-    let mut query = sqlx::query(sql::BACKLOG).bind(route).bind(limit).bind(route).bind(route).bind(limit);
+    let mut query = sqlx::query(sql::BACKLOG).bind(route).bind(limit).bind(route).bind(route);
     for _ in ["parked", "retrying", "held", "dead", "scheduled"] {
         query = query.bind(route).bind(limit);
     }

@@ -76,6 +76,8 @@ create index outbox_key_due on outbox_key (route, next_attempt_at) where not hel
 -- For the figures of a route alone. On an expression, so that no plan for a seemingly empty table
 -- uses it for a query about a key.
 create index outbox_key_held on outbox_key ((route || '')) where held;
+-- For the list of them, the longest failing first. On an expression, too: see above.
+create index outbox_key_since on outbox_key ((since + 0));
 
 -- Counts the states of keys, so that a state of a key that was closed and opened again does not
 -- match an older one.
@@ -129,7 +131,7 @@ create table outbox_dead (
     last_failure   text
 );
 
-create index outbox_dead_route on outbox_dead (route, topic);
+create index outbox_dead_route on outbox_dead (route, topic, order_key);
 
 -- Delivered messages, where a history is kept: in partitions by the time of delivery, created ahead
 -- and dropped whole. A row without a partition goes to the default one, so that no settlement ever

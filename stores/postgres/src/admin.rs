@@ -5,8 +5,8 @@
 //! next version.
 
 use outbox_contract::admin::{
-    Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, MAX_BYTES_PER_CALL, Misplaced, OutboxId,
-    Ownership, RouteStatus, TopicFigures,
+    Actor, AuditEntry, Diagnosis, Edit, FailingKey, Filter, HandledFilter, MAX_BYTES_PER_CALL, Misplaced,
+    OutboxId, Ownership, RouteStatus, TopicFigures,
 };
 use outbox_contract::backend::{Archive, AuditNote, Death, KeyOperation, Listed, Steered, View, requeued};
 use outbox_contract::{
@@ -17,7 +17,6 @@ use sqlx::query::Query;
 use sqlx::{Postgres, Row, SqlStr};
 use uuid::Uuid;
 
-use crate::below;
 use crate::error::store_error;
 use crate::fetch::number;
 use crate::handled;
@@ -25,6 +24,7 @@ use crate::identity;
 use crate::row::raw;
 use crate::sql::newest_first;
 use crate::store::PostgresStore;
+use crate::{below, diagnose};
 
 /// Maximum number of messages that one transaction discards: a relay that parks another one behind
 /// them waits no longer than that takes.
@@ -312,6 +312,14 @@ impl Admin for PostgresStore {
         let failed = |error| store_error("misplaced", error);
         let mut line = self.lines().browsing.hold().await.map_err(failed)?;
         let found = below::find(&mut line.connection, self.sql(), self.options().counting_limit).await;
+        line.finish(found).await.map_err(failed)
+    }
+
+    async fn diagnose(&self) -> Result<Vec<Diagnosis>, StoreError> {
+        let failed = |error| store_error("diagnose", error);
+        let mut line = self.lines().browsing.hold().await.map_err(failed)?;
+        let schema = self.options().schema.as_deref();
+        let found = diagnose::find(&mut line.connection, schema, diagnose::LIMITS).await;
         line.finish(found).await.map_err(failed)
     }
 

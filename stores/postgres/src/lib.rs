@@ -7,6 +7,9 @@ mod blame;
 mod check;
 mod config;
 mod deduplicate;
+mod diagnose;
+#[cfg(test)]
+mod diagnose_tests;
 mod due;
 mod error;
 mod fetch;

@@ -105,6 +105,8 @@ create table outbox_key (
 
 create index outbox_key_due on outbox_key (route, next_attempt_at) where held = 0;
 create index outbox_key_held on outbox_key (route) where held = 1;
+-- For the list of them, the longest failing first.
+create index outbox_key_since on outbox_key (since, route, topic, key);
 
 -- Counts the states of keys, so that a state of a key that was closed and opened again does not
 -- match an older one.

@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 
 use outbox_contract::admin::{
-    Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, MAX_BYTES_PER_CALL, Misplaced, OutboxId,
-    Ownership, RouteStatus, TopicFigures,
+    Actor, AuditEntry, Diagnosis, Edit, FailingKey, Filter, HandledFilter, MAX_BYTES_PER_CALL, Misplaced,
+    OutboxId, Ownership, RouteStatus, TopicFigures,
 };
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::{Archive, AuditNote, Death, KeyOperation, Listed, Steered, View};
@@ -28,7 +28,7 @@ use crate::requeue::{self, chosen};
 use crate::row::raw;
 use crate::store::SqliteStore;
 use crate::transition::{KeyIn, message_id, read_state};
-use crate::{audit, below, figures, identity, sql};
+use crate::{audit, below, diagnose, figures, identity, sql};
 
 /// Maximum number of messages that one transaction discards: heartbeats and appends wait no longer
 /// than that takes.
@@ -282,6 +282,11 @@ impl Admin for SqliteStore {
     async fn misplaced(&self) -> Result<Vec<Misplaced>, StoreError> {
         let found = below::find(&self.pools().reads, self.options().counting_limit).await;
         found.map_err(|error| store_error("misplaced", error))
+    }
+
+    async fn diagnose(&self) -> Result<Vec<Diagnosis>, StoreError> {
+        let found = diagnose::find(self.pools(), diagnose::LIMITS).await;
+        found.map_err(|error| store_error("diagnose", error))
     }
 
     async fn count_handled(&self, filter: &HandledFilter) -> Result<u64, StoreError> {

@@ -7,6 +7,9 @@ mod below;
 mod blame;
 mod config;
 mod deduplicate;
+mod diagnose;
+#[cfg(test)]
+mod diagnose_tests;
 mod due;
 mod error;
 mod fetch;

@@ -29,6 +29,11 @@ impl Place {
         Some(place)
     }
 
+    /// Returns the path of the file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Checks that the opened file is still there. The path stays out of the error.
     pub(crate) fn check(&self, operation: &'static str) -> Result<(), StoreError> {
         if self.look() {

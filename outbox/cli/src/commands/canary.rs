@@ -1,6 +1,6 @@
 //! `verify`: numbered messages through store, relay, broker and a consumer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use outbox::message::Outgoing;
 use outbox::relay::RelayHandle;
 use outbox::{Consumer, Message, MessageId, Transport};
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::app::App;
 use crate::args::CanaryArgs;
+use crate::commands::canary_left::Left;
 use crate::commands::{act, relay};
 use crate::exit::{Exit, Failed, Outcome};
 use crate::findings::Finding;
@@ -21,6 +22,10 @@ use crate::open::{self, Database};
 
 /// Messages of one transaction.
 const BATCH: usize = 100;
+
+/// Time limit of each step of the end: of the relay, the consumer, the connection, and the search
+/// for what is missing.
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// Time after the last message in which repeats are still waited for.
 const QUIET: Duration = Duration::from_millis(500);
@@ -60,6 +65,8 @@ pub(crate) struct Canary {
     pub(crate) latencies: Vec<Duration>,
     /// Time from the first append to the last first arrival.
     pub(crate) took: Duration,
+    /// Places of those that did not arrive; `None` if the database did not say.
+    pub(crate) left: Option<Left>,
 }
 
 impl Canary {
@@ -76,25 +83,38 @@ impl Canary {
             open::transport(&app.settings, app.settings.transport()?, Some((&args.topic, &consumer)))?;
         let deadline = Instant::now() + args.within;
         let deliveries = subscribe(&*transport, args, &consumer, deadline).await?;
-        let relay = match args.with_relay {
-            true => Some(relay::builder(app, &store)?.start().await?),
-            false => None,
+        let relay = match own_relay(app, args, &store).await {
+            Ok(relay) => relay,
+            Err(error) => {
+                close(deliveries, &transport).await;
+                return Err(error);
+            }
         };
-        let (sent_at, found) = {
+        let (sent, found) = {
             let appending = append(&*store, args, &run);
             let receiving = receive(&*deliveries, args, &run, deadline);
             tokio::join!(appending, receiving)
         };
-        end(relay, deliveries, &transport).await;
-        Ok(Self::judged(&sent_at?, &found?))
+        if let Some(relay) = relay {
+            relay.stop(CLOSING).await;
+        }
+        close(deliveries, &transport).await;
+        let (sent, found) = (sent?, found?);
+        let mut canary = Self::judged(&sent, &found);
+        if canary.lost() > 0 {
+            let arrived: BTreeSet<u32> = found.iter().map(|arrival| arrival.number).collect();
+            let missing = sent.iter().filter(|sent| !arrived.contains(&sent.number)).map(|sent| sent.id);
+            canary.left = Left::find(&*store, missing.collect(), CLOSING).await;
+        }
+        Ok(canary)
     }
 
     /// Compares what arrived with what was sent.
-    fn judged(sent_at: &[(u32, Instant)], arrivals: &[Arrival]) -> Self {
-        let mut canary = Self { sent: sent_at.len() as u64, ..Self::default() };
+    fn judged(sent: &[Sent], arrivals: &[Arrival]) -> Self {
+        let mut canary = Self { sent: sent.len() as u64, ..Self::default() };
         let mut last: BTreeMap<u32, u32> = BTreeMap::new();
         let mut seen: BTreeMap<u32, ()> = BTreeMap::new();
-        let began = sent_at.first().map(|(_, at)| *at);
+        let began = sent.first().map(|sent| sent.at);
         for arrival in arrivals {
             if seen.insert(arrival.number, ()).is_some() {
                 canary.repeated += 1;
@@ -104,8 +124,8 @@ impl Canary {
             if last.insert(arrival.key, arrival.number).is_some_and(|before| before > arrival.number) {
                 canary.out_of_order += 1;
             }
-            if let Some((_, sent)) = sent_at.get(arrival.number as usize) {
-                canary.latencies.push(arrival.at.saturating_duration_since(*sent));
+            if let Some(sent) = sent.get(arrival.number as usize) {
+                canary.latencies.push(arrival.at.saturating_duration_since(sent.at));
             }
             canary.took = began.map_or(Duration::ZERO, |began| arrival.at.saturating_duration_since(began));
         }
@@ -132,8 +152,13 @@ impl Canary {
             } else {
                 "see whether a relay of this route runs, or run one with --with-relay; `outbox status` shows what waits"
             };
-            let text =
-                format!("{} of {} messages did not arrive within {:?}", self.lost(), self.sent, args.within);
+            let places = self.left.map(|left| format!(": {}", left.text())).unwrap_or_default();
+            let text = format!(
+                "{} of {} messages did not arrive within {:?}{places}",
+                self.lost(),
+                self.sent,
+                args.within
+            );
             findings.push(Finding::new("missing", text, remedy));
         }
         if self.repeated > 0 {
@@ -161,11 +186,20 @@ impl Canary {
             "sent": self.sent,
             "arrived": self.arrived,
             "missing": self.lost(),
+            "left": self.left.map(Left::json),
             "repeated": self.repeated,
             "out_of_order": self.out_of_order,
             "latency_ms": { "p50": millis(self.percentile(0.5)), "p99": millis(self.percentile(0.99)), "max": millis(self.percentile(1.0)) },
             "took_ms": millis(self.took),
         })
+    }
+
+    fn latency(&self) -> String {
+        if self.latencies.is_empty() {
+            return "-".to_owned();
+        }
+        let [median, p99, max] = [0.5, 0.99, 1.0].map(|share| self.percentile(share));
+        format!("{median:.1?} median, {p99:.1?} p99, {max:.1?} max")
     }
 
     fn fields(&self) -> Vec<(&'static str, String)> {
@@ -175,15 +209,7 @@ impl Canary {
             ("missing", self.lost().to_string()),
             ("repeated", self.repeated.to_string()),
             ("out of order", self.out_of_order.to_string()),
-            (
-                "latency",
-                format!(
-                    "{:.1?} median, {:.1?} p99, {:.1?} max",
-                    self.percentile(0.5),
-                    self.percentile(0.99),
-                    self.percentile(1.0)
-                ),
-            ),
+            ("latency", self.latency()),
         ]
     }
 }
@@ -201,6 +227,18 @@ struct Arrival {
     at: Instant,
 }
 
+/// Starts a relay, if one is asked for.
+async fn own_relay(
+    app: &App,
+    args: &CanaryArgs,
+    store: &Arc<dyn Database>,
+) -> Result<Option<RelayHandle>, Failed> {
+    if !args.with_relay {
+        return Ok(None);
+    }
+    Ok(Some(relay::builder(app, store)?.start().await?))
+}
+
 async fn subscribe(
     transport: &dyn Transport,
     args: &CanaryArgs,
@@ -214,8 +252,16 @@ async fn subscribe(
     }
 }
 
+/// A message that was appended.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    number: u32,
+    id: MessageId,
+    at: Instant,
+}
+
 /// Appends the messages; returns when each was.
-async fn append(store: &dyn Database, args: &CanaryArgs, run: &str) -> Result<Vec<(u32, Instant)>, Failed> {
+async fn append(store: &dyn Database, args: &CanaryArgs, run: &str) -> Result<Vec<Sent>, Failed> {
     let mut sent = Vec::new();
     let numbers: Vec<u32> = (0..args.messages).collect();
     for part in numbers.chunks(BATCH) {
@@ -230,9 +276,10 @@ async fn append(store: &dyn Database, args: &CanaryArgs, run: &str) -> Result<Ve
                 .with_payload(payload.to_string());
             messages.push(Outgoing::from(message).by(args.route.clone()));
         }
-        let now = Instant::now();
+        let at = Instant::now();
         store.append_all(&messages).await?;
-        sent.extend(part.iter().map(|number| (*number, now)));
+        let sent_now = part.iter().zip(&messages);
+        sent.extend(sent_now.map(|(number, outgoing)| Sent { number: *number, id: outgoing.message.id, at }));
     }
     Ok(sent)
 }
@@ -252,7 +299,12 @@ async fn receive(
         let received = match timeout_at(until, deliveries.next()).await {
             Err(_) => break,
             Ok(Err(error)) if error.is_retryable() => {
-                tokio::time::sleep(QUIET).await;
+                // A broker that is away fails each time at once, and a timeout does not come to see it.
+                let next_try = Instant::now() + QUIET;
+                if next_try >= until {
+                    break;
+                }
+                sleep_until(next_try).await;
                 continue;
             }
             Ok(received) => received?,
@@ -269,7 +321,11 @@ async fn receive(
                     }
                 }
                 let tags: Vec<_> = batch.into_iter().map(|delivery| delivery.tag).collect();
-                deliveries.acknowledge(&tags).await?;
+                // What can't be acknowledged comes again, and is counted as repeated.
+                match timeout_at(deadline + QUIET, deliveries.acknowledge(&tags)).await {
+                    Ok(Err(error)) if !error.is_retryable() => return Err(error.into()),
+                    _ => {}
+                }
             }
             Received::Revoked(_) => {}
             _ => break,
@@ -290,13 +346,11 @@ fn canary(delivery: &Delivery, run: &str) -> Option<(u32, u32)> {
     Some((number("key")?, number("number")?))
 }
 
-async fn end(relay: Option<RelayHandle>, deliveries: Box<dyn Deliveries>, transport: &Arc<dyn Transport>) {
-    if let Some(relay) = relay {
-        relay.stop(Duration::from_secs(10)).await;
-    }
+/// Ends the consumer. A broker that is away is not waited for: it forgets the group by itself.
+async fn close(deliveries: Box<dyn Deliveries>, transport: &Arc<dyn Transport>) {
     // The run is over: its group is of no use any more.
-    let _ = deliveries.close().await;
-    transport.close().await;
+    let _ = timeout(CLOSING, deliveries.close()).await;
+    let _ = timeout(CLOSING, transport.close()).await;
 }
 
 #[cfg(test)]
@@ -306,7 +360,7 @@ mod tests {
     #[test]
     fn what_is_missing_repeated_or_out_of_order_is_counted() {
         let now = Instant::now();
-        let sent: Vec<(u32, Instant)> = (0..6).map(|number| (number, now)).collect();
+        let sent: Vec<Sent> = (0..6).map(|number| Sent { number, id: MessageId::new(), at: now }).collect();
         let arrival = |number: u32| Arrival { key: number % 2, number, at: now + Duration::from_millis(5) };
         // 4 before 2 in its key, 1 twice, 5 never.
         let arrivals: Vec<Arrival> = [0, 1, 4, 2, 1, 3].into_iter().map(arrival).collect();

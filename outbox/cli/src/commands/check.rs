@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox::{Route, Store, Transport};
+use outbox::admin::{Diagnosis, DiagnosisKind};
+use outbox::{Admin, Route, Store, Transport};
 use serde_json::json;
 
 use crate::app::{App, count};
@@ -54,7 +55,7 @@ async fn reach(transport: &dyn Transport) -> Result<(), Failed> {
 /// Checks everything, and reports all that it finds.
 pub(crate) async fn doctor(app: &App) -> Outcome {
     let mut findings = settings(app);
-    let mut checked = vec!["settings"];
+    let (mut checked, mut unchecked) = (vec!["settings"], Vec::new());
     let store = match open::store(&app.settings, Missing::Refuse).await {
         Ok(store) => Some(store),
         Err(error @ Failed::Usage(_)) => return Err(error),
@@ -75,6 +76,13 @@ pub(crate) async fn doctor(app: &App) -> Outcome {
                 findings.extend(Picture::take(&*store, &[Route::default()], MAX_AGE).await?.findings);
                 checked.push("positions");
                 findings.extend(Signs::look(&*store).await?.wrong());
+                checked.push("database");
+                let (unseen, found): (Vec<Diagnosis>, Vec<Diagnosis>) = Admin::diagnose(&*store)
+                    .await?
+                    .into_iter()
+                    .partition(|diagnosis| diagnosis.kind == DiagnosisKind::Unseen);
+                findings.extend(found.iter().map(Finding::of_diagnosis));
+                unchecked.extend(unseen.iter().map(Finding::of_diagnosis));
             }
             Err(error) => findings.push(Finding::new(
                 "schema",
@@ -95,7 +103,7 @@ pub(crate) async fn doctor(app: &App) -> Outcome {
             findings.push(Finding::new("transport", format!("transport: {error}"), remedy));
         }
     }
-    report(app, &checked, &findings)
+    report(app, &checked, &findings, &unchecked)
 }
 
 /// Returns the problems of settings that are valid as TOML.
@@ -117,20 +125,31 @@ fn settings(app: &App) -> Vec<Finding> {
     findings
 }
 
-fn report(app: &App, checked: &[&str], findings: &[Finding]) -> Outcome {
+/// Shows the findings. What this user may not see is no finding, and not healthy either.
+fn report(app: &App, checked: &[&str], findings: &[Finding], unchecked: &[Finding]) -> Outcome {
+    let end = Ok(Exit::of_findings(!findings.is_empty()));
     if app.out.is_json() {
+        let list = |findings: &[Finding]| findings.iter().map(Finding::json).collect::<Vec<_>>();
         app.out.object(&json!({
             "checked": checked,
-            "healthy": findings.is_empty(),
-            "findings": findings.iter().map(Finding::json).collect::<Vec<_>>(),
+            "healthy": findings.is_empty() && unchecked.is_empty(),
+            "findings": list(findings),
+            "unchecked": list(unchecked),
         }))?;
-    } else {
-        app.out.text(&format!("checked: {}", checked.join(", ")))?;
-        for finding in findings {
-            app.out.say(&finding.lines(), &serde_json::Value::Null)?;
-        }
-        let found = findings.len() as u64;
-        app.out.text(&if found == 0 { "all is well".to_owned() } else { count(found, "finding") })?;
+        return end;
     }
-    Ok(Exit::of_findings(!findings.is_empty()))
+    app.out.text(&format!("checked: {}", checked.join(", ")))?;
+    for finding in findings {
+        app.out.say(&finding.lines(), &serde_json::Value::Null)?;
+    }
+    for Finding { text, remedy, .. } in unchecked {
+        app.out.text(&format!("not checked: {text}\n  remedy: {remedy}"))?;
+    }
+    let found = findings.len() as u64;
+    app.out.text(&match found {
+        0 if unchecked.is_empty() => "all is well".to_owned(),
+        0 => "nothing wrong in what was checked".to_owned(),
+        found => count(found, "finding"),
+    })?;
+    end
 }

@@ -41,6 +41,9 @@ pub(crate) async fn run(app: &App, name: &KeyName) -> Outcome {
     Ok(Exit::of_findings(waits))
 }
 
+/// Number of pending messages in which a store looks for those of a key, at least.
+const SEARCHED: u64 = 10_000;
+
 /// All that is known of a key on a route.
 struct Story {
     key: KeyId,
@@ -82,9 +85,18 @@ impl Story {
         Ok(Self { key, route, failing, parked, dead, scheduled, backlog, served, waiting, ownership })
     }
 
+    /// Returns true if no message of the key was found anywhere.
+    fn has_none(&self) -> bool {
+        let elsewhere = self.failing.is_some() || !self.dead.is_empty() || !self.scheduled.is_empty();
+        self.waiting == 0 && !elsewhere
+    }
+
     /// Returns true if messages of the key are held up.
     fn waits(&self) -> bool {
         let is_paused = self.ownership.paused.covers(&self.key.topic);
+        if self.has_none() && self.backlog.pending < SEARCHED {
+            return false;
+        }
         self.failing.is_some() || !self.dead.is_empty() || !self.served || is_paused
     }
 
@@ -99,6 +111,12 @@ impl Story {
             Some(_) => {
                 "The first message of the key fails; the relay tries it again, and the others wait behind it."
                     .to_owned()
+            }
+            None if self.has_none() && self.backlog.pending >= SEARCHED => {
+                format!("None of the first {SEARCHED} pending messages of the route is one of this key.")
+            }
+            None if self.has_none() => {
+                "No message of this key waits: it had none, or all were delivered.".to_owned()
             }
             None if !self.served => {
                 "No relay serves the route: its messages wait until one starts.".to_owned()
@@ -147,7 +165,7 @@ impl Story {
             let topic = quoted(self.key.topic.as_str());
             remedies.push((format!("outbox resume{route} --topic {topic}"), "publish the topic again"));
         }
-        if !self.served {
+        if !self.served && !self.has_none() {
             remedies.push(("outbox relay".to_owned(), "start a relay of the route"));
         }
         remedies
@@ -172,7 +190,7 @@ impl Story {
         }
         if self.waiting > 0 {
             let more = if self.waiting >= MAX_PER_CALL { " or more" } else { "" };
-            fields.push(("for a relay", format!("{}{more}", count(self.waiting as u64, "message"))));
+            fields.push(("pending", format!("{}{more}", count(self.waiting as u64, "message"))));
         }
         if let Some(key) = &self.failing {
             fields.push(("state", keys::state(key).to_owned()));

@@ -6,6 +6,7 @@ mod audit;
 mod backup;
 mod bench;
 mod canary;
+mod canary_left;
 mod check;
 mod dashboard;
 mod edit;

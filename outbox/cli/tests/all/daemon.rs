@@ -137,6 +137,45 @@ fn a_verification_that_goes_on_counts_its_rounds() {
     outbox.run(&["verify", "--http"]).ends(USAGE).says("--every");
 }
 
+/// A broker that is away refuses each attempt at once: the time limit holds nevertheless.
+#[test]
+fn a_verification_whose_broker_goes_away_ends_in_time_and_says_what_is_left() {
+    let Some(redis) = Redis::newest().start().or_skip() else { return };
+    let outbox = with(&redis);
+    outbox.run(&["pause", "--route", "default"]).ends(DONE);
+    let arguments = ["verify", "--with-relay", "-n", "20", "--within", "10s"];
+    let daemon = Daemon::spawn(outbox.command(&arguments));
+    until("they are appended", || outbox.backlog("default")["pending"] == 20);
+    redis.stop();
+    let round = daemon.line();
+    let left = serde_json::json!({ "waiting": 20, "parked": 0, "dead": 0, "confirmed": 0 });
+    assert_eq!((&round["missing"], &round["left"]), (&20.into(), &left), "{round}");
+    let text = round["findings"][0]["text"].as_str().unwrap();
+    assert!(text.ends_with("within 10s: 20 wait in the store, not confirmed by the broker"), "{text}");
+    assert_eq!(daemon.end(), FINDINGS);
+}
+
+#[test]
+fn a_verification_that_goes_on_counts_an_outage_and_survives_it() {
+    let Some(redis) = Redis::newest().start().or_skip() else { return };
+    let outbox = with(&redis);
+    let arguments =
+        ["verify", "--with-relay", "-n", "20", "--every", "50ms", "--within", "10s", "--http", "0"];
+    let daemon = Daemon::of(outbox.command(&arguments));
+    let is_whole = |round: &serde_json::Value| round["arrived"] == 20;
+    assert!(is_whole(&daemon.line()));
+    redis.stop();
+    let counts = |text: &str| daemon.ask("/metrics").1.contains(text);
+    until("an outage is found", || !is_whole(&daemon.line()));
+    until("it is counted", || {
+        !counts("outbox_canary_failed_total 0") || !counts("outbox_canary_missing_total 0")
+    });
+    redis.start_again();
+    until("the next round is whole", || is_whole(&daemon.line()));
+    daemon.signal("-TERM");
+    assert_eq!(daemon.end(), FINDINGS);
+}
+
 #[test]
 fn a_relay_that_can_not_start_says_why() {
     let outbox = Outbox { transport: Some("redis://127.0.0.1:1".to_owned()), ..Outbox::sqlite() };
@@ -151,7 +190,7 @@ fn doctor_and_check_look_at_the_broker() {
     let outbox = with(&redis);
     assert_eq!(outbox.run(&["check"]).ends(DONE).objects().len(), 2);
     let well = outbox.run(&["doctor"]).ends(DONE).object();
-    assert_eq!((&well["healthy"], well["checked"].as_array().map(Vec::len)), (&true.into(), Some(5)));
+    assert_eq!((&well["healthy"], well["checked"].as_array().map(Vec::len)), (&true.into(), Some(6)));
     redis.stop();
     outbox.run(&["check"]).ends(crate::outbox::FAILED);
     let found = outbox.run(&["doctor"]).ends(FINDINGS).object();

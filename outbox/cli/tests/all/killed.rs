@@ -1,6 +1,8 @@
 //! A relay beside a writer that only knows SQL: killed twice, it loses nothing and keeps the order.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
 
 use outbox_servers::{OrSkip, Postgres, Redis};
 use sqlx::{AssertSqlSafe, Connection, Executor};
@@ -51,6 +53,50 @@ fn story(outbox: &Outbox, redis: &str, mut append: impl FnMut(u32)) {
     for (key, numbers) in first {
         assert!(numbers.is_sorted(), "{key} is out of order: {numbers:?}");
     }
+}
+
+/// Operators and a relay change the state of one key at the same time.
+#[test]
+fn a_key_that_is_held_and_released_while_a_relay_works_on_it_loses_nothing_and_keeps_its_order() {
+    let Some(redis) = Redis::newest().start().or_skip() else { return };
+    let outbox = Outbox { transport: Some(redis.url()), ..Outbox::sqlite() };
+    let daemon = Daemon::start(&outbox, &["--set", "relay.publish_batch=2"]);
+    let (began, written) = (AtomicU32::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            let mut connection = runtime.block_on(sqlx::SqliteConnection::connect(&outbox.store)).unwrap();
+            for number in 0..MESSAGES {
+                // Every tenth, so that one key has all of them.
+                let statement = statement(number * KEYS, "'?'");
+                runtime.block_on(connection.execute(sqlx::query(statement))).unwrap();
+                began.store(number, Ordering::Relaxed);
+            }
+            written.store(true, Ordering::Relaxed);
+        });
+        until("some are there", || began.load(Ordering::Relaxed) > 5);
+        for _ in 0..8 {
+            outbox.run(&["hold", "orders", "k0"]).ends(DONE);
+            outbox.run(&["release", "orders", "k0"]).ends(DONE);
+        }
+        until("all are written", || written.load(Ordering::Relaxed));
+        outbox.run(&["hold", "orders", "k0"]).ends(DONE);
+        outbox.run(&["release", "orders", "k0"]).ends(DONE);
+    });
+    let all = received(&redis.url(), "orders", MESSAGES as usize);
+    let mut seen = BTreeSet::new();
+    let first: Vec<u32> = all
+        .iter()
+        .map(|(_, payload)| payload.parse().unwrap())
+        .filter(|number| seen.insert(*number))
+        .collect();
+    assert_eq!(first, (0..MESSAGES).map(|number| number * KEYS).collect::<Vec<_>>());
+    until("nothing is left", || {
+        let backlog = outbox.backlog("default");
+        (backlog["pending"].as_u64(), backlog["parked"].as_u64()) == (Some(0), Some(0))
+    });
+    daemon.signal("-TERM");
+    assert_eq!(daemon.end(), DONE);
 }
 
 #[test]

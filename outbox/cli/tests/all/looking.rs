@@ -96,6 +96,16 @@ fn a_held_key_is_explained_with_what_to_do() {
 }
 
 #[test]
+fn a_key_without_messages_is_explained_as_such() {
+    let outbox = Outbox::sqlite();
+    outbox.publish(&["orders", "--key", "a"]);
+    let story = outbox.run(&["explain", "orders", "b"]).ends(DONE).object();
+    assert_eq!(story["why"], "No message of this key waits: it had none, or all were delivered.");
+    assert_eq!(story["remedies"], serde_json::json!([]));
+    outbox.run(&["explain", "orders", "a"]).ends(FINDINGS);
+}
+
+#[test]
 fn lists_are_paged_and_filtered() {
     let outbox = Outbox::sqlite();
     for number in 0..7 {

@@ -14,6 +14,15 @@ use crate::world;
 fn outage(outbox: &Outbox) {
     outbox.run(&["check"]).ends(DONE);
     outbox.run(&["status"]).ends(DONE);
+    let report = outbox.run(&["doctor"]).ends(FINDINGS).object();
+    assert_eq!(
+        report["checked"],
+        serde_json::json!(["settings", "store", "backlog", "positions", "database"])
+    );
+    // The servers of tests do without fsync.
+    let expected = ["no-transport", "durability"];
+    let mut codes = report["findings"].as_array().unwrap().iter().map(|it| it["code"].as_str().unwrap());
+    assert!(codes.all(|code| expected.contains(&code)), "{report}");
     let first = outbox.publish(&["orders", "--key", "a", "--type", "poison", "--data", r#"{"total":42}"#]);
     outbox.publish(&["orders", "--key", "a"]);
     let scheduled = outbox.publish(&["orders", "--key", "a", "--due", "2h"]);
@@ -130,6 +139,39 @@ fn a_user_without_rights_is_told_which_to_grant_and_changes_nothing() {
     assert!(found.contains("grant insert on outbox_pause"), "{found}");
     assert_eq!(outbox.backlog("default")["dead_letters"], 1);
     assert_eq!(outbox.run(&["audit"]).ends(DONE).objects().len(), 0);
+}
+
+#[test]
+fn doctor_reports_the_state_of_the_database_and_what_it_may_not_see() {
+    let Some(server) = Postgres::newest().shared().or_skip() else { return };
+    let outbox = Outbox::at(server.fresh_database());
+    let user = format!("doctor_{}", std::process::id());
+    sql(
+        &outbox.store,
+        format!(
+            "alter table outbox_dead set (autovacuum_enabled = off); create role {user} login; \
+             grant all on all tables in schema public to {user}; grant all on all sequences in schema public to {user}"
+        ),
+    );
+    let (scheme, rest) = outbox.store.split_once("://").unwrap();
+    let host = rest.split_once('@').map_or(rest, |(_, host)| host);
+    let low = Outbox { store: format!("{scheme}://{user}@{host}"), ..Outbox::missing() };
+    // A session whose transactions are hidden from that role.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _other = runtime.block_on(sqlx::PgConnection::connect(&outbox.store)).unwrap();
+    let report = low.run(&["doctor"]).ends(FINDINGS).object();
+    let codes = |list: &str| -> Vec<String> {
+        let list = report[list].as_array().unwrap();
+        list.iter().map(|it| it["code"].as_str().unwrap().to_owned()).collect()
+    };
+    // The servers of tests do without fsync.
+    assert_eq!(codes("findings"), ["no-transport", "durability", "bloat"]);
+    assert_eq!(codes("unchecked"), ["unseen"]);
+    assert_eq!(report["healthy"], false);
+    let text = low.run(&["doctor", "--table"]).ends(FINDINGS).stdout;
+    assert!(text.contains("! database: autovacuum is off for outbox_dead"), "{text}");
+    assert!(text.contains("\n  remedy: alter table outbox_dead reset (autovacuum_enabled)"), "{text}");
+    assert!(text.contains("not checked: database: the age of transactions in "), "{text}");
 }
 
 /// The list up to there is whole, and its end is an error.

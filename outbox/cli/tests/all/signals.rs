@@ -7,8 +7,10 @@ use outbox_servers::{OrSkip, Redis};
 use crate::daemon::received;
 use crate::outbox::{DONE, Daemon, FAILED, FINDINGS, INTERRUPTED, Outbox, until};
 
-/// Signals by which process managers and people end a program.
-const SIGNALS: [&str; 2] = ["-TERM", "-INT"];
+/// Signals by which process managers, people and closed terminals end a program. Only Linux tells
+/// whether the last one is ignored.
+const SIGNALS: &[&str] =
+    if cfg!(target_os = "linux") { &["-TERM", "-INT", "-HUP"] } else { &["-TERM", "-INT"] };
 
 /// Opens the connection of a client, and never says anything on it.
 fn silent(listener: &TcpListener) -> TcpStream {
@@ -22,7 +24,7 @@ fn a_signal_ends_a_start_that_waits_for_its_database() {
     let outbox = Outbox { store, transport: Some("redis://127.0.0.1:1".to_owned()), ..Outbox::missing() };
     let commands: [&[&str]; 3] = [&["relay"], &["relay", "--once"], &["dashboard", "--http", "0"]];
     for command in commands {
-        for signal in SIGNALS {
+        for signal in SIGNALS.iter().copied() {
             let daemon = Daemon::spawn(outbox.command(command));
             let _connection = silent(&listener);
             daemon.signal(signal);
@@ -33,7 +35,7 @@ fn a_signal_ends_a_start_that_waits_for_its_database() {
 
 #[test]
 fn a_signal_ends_an_idle_relay_which_gives_its_leases_back() {
-    for signal in SIGNALS {
+    for signal in SIGNALS.iter().copied() {
         // It waits for its broker, and starts nevertheless.
         let outbox = Outbox { transport: Some("redis://127.0.0.1:1".to_owned()), ..Outbox::sqlite() };
         let daemon = Daemon::start(&outbox, &["--set", "relay.observe_every=50ms"]);
@@ -81,7 +83,7 @@ fn a_signal_ends_a_relay_with_messages_in_flight() {
 /// A timer must not take a run that was ended for one that has sent everything.
 #[test]
 fn a_signal_ends_a_run_to_the_end_which_says_that_it_was_interrupted() {
-    for signal in SIGNALS {
+    for signal in SIGNALS.iter().copied() {
         let outbox = Outbox { transport: Some("redis://127.0.0.1:1".to_owned()), ..Outbox::sqlite() };
         outbox.publish(&["orders", "--key", "a"]);
         outbox.run(&["pause", "--route", "default"]).ends(DONE);
@@ -92,6 +94,31 @@ fn a_signal_ends_a_run_to_the_end_which_says_that_it_was_interrupted() {
     }
 }
 
+/// `nohup` is for programs that stay when their terminal is closed.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_relay_under_nohup_stays_when_its_terminal_is_closed() {
+    let Some(redis) = Redis::newest().start().or_skip() else { return };
+    let outbox = Outbox { transport: Some(redis.url()), ..Outbox::sqlite() };
+    let relay = outbox.command(&["relay"]);
+    let mut command = std::process::Command::new("nohup");
+    command.arg(relay.get_program()).args(relay.get_args()).current_dir(outbox.folder.path());
+    command.stdin(std::process::Stdio::null());
+    for (name, value) in relay.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let daemon = Daemon::of(command);
+    daemon.signal("-HUP");
+    outbox.publish(&["orders", "--key", "a", "--data", "1"]);
+    received(&redis.url(), "orders", 1);
+    daemon.signal("-TERM");
+    assert_eq!(daemon.line()["drained"], true);
+    assert_eq!(daemon.end(), DONE);
+}
+
 #[test]
 fn a_signal_ends_what_follows_or_watches() {
     let outbox = Outbox::sqlite();
@@ -99,7 +126,7 @@ fn a_signal_ends_what_follows_or_watches() {
     outbox.run(&["status"]).ends(FINDINGS);
     let commands: [&[&str]; 3] = [&["tail"], &["status", "--watch"], &["dashboard", "--http", "0"]];
     for command in commands {
-        for signal in SIGNALS {
+        for signal in SIGNALS.iter().copied() {
             let daemon = Daemon::of(outbox.command(command));
             daemon.signal(signal);
             assert_eq!(daemon.end(), DONE, "{command:?} {signal}");

@@ -11,8 +11,8 @@ use futures_core::stream::BoxStream;
 
 use super::{Archive, Frontier, KeyOperation, Listed, OpenWriters, Steered, StripeMarks, View};
 use crate::admin::{
-    Actor, Admin, AuditEntry, Edit, FailingKey, Filter, HandledFilter, Misplaced, Ownership, RouteStatus,
-    TopicFigures,
+    Actor, Admin, AuditEntry, Diagnosis, Edit, FailingKey, Filter, HandledFilter, Misplaced, Ownership,
+    RouteStatus, TopicFigures,
 };
 use crate::backend::{
     Backlog, Blame, BucketSet, Committed, Dedup, Due, DueRequest, FetchRequest, Fetched, KeyTransition,
@@ -394,6 +394,7 @@ calls! {
         Routes routes() -> Vec<RouteStatus>;
         Topics topics(route: &Route) -> Vec<TopicFigures>;
         Misplaced misplaced() -> Vec<Misplaced>;
+        Diagnose diagnose() -> Vec<Diagnosis>;
         CountHandled count_handled(filter: &HandledFilter) -> u64;
         Forget forget(filter: &HandledFilter) -> u64;
     }

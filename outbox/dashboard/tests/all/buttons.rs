@@ -134,6 +134,22 @@ async fn a_message_that_is_gone_is_told() {
 }
 
 #[tokio::test]
+async fn of_two_visitors_who_confirm_the_same_at_once_one_acts_and_the_other_is_told() {
+    let world = World::full().await;
+    let (first, second) = (world.browser(), world.browser());
+    let id = world.view(View::DeadLetters).await[0].stored.message.id;
+    let path = format!("/confirm?op=requeue&id={id}");
+    let (asks, asks_too) = tokio::join!(first.get(&path), second.get(&path));
+    let (form, form_too) = (asks.is(200).form_of_confirmation(), asks_too.is(200).form_of_confirmation());
+    let (sent, sent_too) = tokio::join!(first.send(&form), second.send(&form_too));
+    let told = [first.get(&sent.location()).await.body, second.get(&sent_too.location()).await.body];
+    let number = |text: &str| told.iter().filter(|body| body.contains(text)).count();
+    assert_eq!(number("Requeued 1 dead letter."), 1, "{told:?}");
+    assert_eq!(number("Requeued 0 dead letters. 1 was no longer there"), 1, "{told:?}");
+    assert_eq!(world.view(View::Waiting).await.iter().filter(|it| it.stored.message.id == id).count(), 1);
+}
+
+#[tokio::test]
 async fn a_key_is_held_and_released() {
     let world = World::full().await;
     let browser = world.browser();

@@ -301,6 +301,7 @@ macro_rules! __store_properties {
                 a_relay_that_is_gone_owns_nothing
                 routes_tell_their_relays_and_pauses
                 figures_of_topics_count_everything_by_its_name
+                a_diagnosis_has_remedies_and_changes_nothing
             }
             audit {
                 operations_on_a_key_are_recorded

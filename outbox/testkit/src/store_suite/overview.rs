@@ -295,3 +295,27 @@ pub async fn figures_of_topics_count_everything_by_its_name<H: StoreHarness>(har
     let read = relay.read().await;
     assert_eq!(stored_ids(&read).len(), 3);
 }
+
+/// A diagnosis of the database gives a remedy for each finding, and leaves messages and keys as
+/// they are.
+pub async fn a_diagnosis_has_remedies_and_changes_nothing<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    write(&*store, messages("hot", "a", 3)).await;
+    let failing = message("failing", "a");
+    write(&*store, [failing.clone()]).await;
+    relay.fail(&relay.read_key(&failing.key_id()).await, Then::Hold).await;
+    let seen = async || {
+        let waiting = store.waiting(&Filter::all_routes()).await.expect("waiting messages are listed");
+        let parked = store.parked(&Filter::all_routes()).await.expect("parked messages are listed");
+        let audit = store.audit(&Filter::all_routes()).await.expect("the audit is listed");
+        let ids: Vec<_> = waiting.iter().map(|listed| listed.stored.row()).collect();
+        (ids, parked.len(), audit.len())
+    };
+    let before = seen().await;
+    for diagnosis in store.diagnose().await.expect("the database is examined") {
+        assert!(!diagnosis.text.is_empty() && !diagnosis.remedy.is_empty(), "{diagnosis:?}");
+    }
+    assert_eq!(seen().await, before);
+    assert_eq!((before.0.len(), before.1), (3, 1));
+}

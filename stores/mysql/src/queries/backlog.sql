@@ -18,9 +18,7 @@ with
     )
 select (select count(*) from looked),
        (select min(appended_at) from looked),
-       (select min((select p.appended_at from outbox_parked p
-                    where p.route = k.route and p.topic = k.topic and p.order_key = k.`key` order by p.position limit 1))
-        from (select k.route, k.topic, k.`key` from outbox_key k where k.route = ? limit ?) k),
+       (select min(p.appended_at) from outbox_parked p where p.route = ?),
        (select count(*) from (select 1 from outbox_parked where route = ? limit ?) c),
        (select count(*) from (select 1 from outbox_key where route = ? and held = 0 limit ?) c),
        (select count(*) from (select 1 from outbox_key where route = ? and held = 1 limit ?) c),

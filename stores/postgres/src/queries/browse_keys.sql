@@ -15,7 +15,7 @@ from (
           where p.route = k.route and p.topic = k.topic and p.order_key = k.key and p.id = any($4)))
       and ($5::bigint is null or k.since >= $5)
       and ($6::bigint is null or k.since < $6)
-    order by k.since asc, k.route asc, k.topic asc, k.key asc
+    order by k.since + 0 asc, k.route asc, k.topic asc, k.key asc
     limit $7 offset $8
 ) k
-order by k.since asc, k.route asc, k.topic asc, k.key asc
+order by k.since + 0 asc, k.route asc, k.topic asc, k.key asc

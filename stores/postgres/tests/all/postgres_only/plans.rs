@@ -190,6 +190,40 @@ async fn what_waits_in_front_of_a_message_is_found_by_indexes_however_much_was_h
     }
 }
 
+/// However many keys fail, a page of them reads those of the page.
+#[tokio::test]
+async fn a_list_of_failing_keys_is_read_along_an_index() {
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.run(FAILING_KEYS).await;
+    let mut connection = fixture.connection().await;
+    run(&mut connection, "analyze outbox_key; set plan_cache_mode = force_generic_plan").await;
+    let list = include_str!("../../../src/queries/browse_keys.sql");
+    let list = plan(&mut connection, list, "null, null, null, null, null, null, 50, 0").await;
+    assert_has(&list, "using outbox_key_since on outbox_key k");
+}
+
+/// However many dead letters there are, those of one key are found by it.
+#[tokio::test]
+async fn dead_letters_of_a_key_are_found_by_an_index() {
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture
+        .run(
+            "insert into outbox_dead (position, id, route, bucket, topic, order_key, event_type, schema_version, content_type, headers, payload, \
+                                      occurred_at, appended_at, reason, attempts, died_at) \
+             select n, gen_random_uuid(), 'default', 0, 'orders', 'key-' || n, 'x', 1, 't', '', '', 0, 0, 'exhausted', 1, n \
+             from generate_series(1, 20000) n; analyze outbox_dead",
+        )
+        .await;
+    let mut connection = fixture.connection().await;
+    let list = include_str!("../../../src/queries/browse_dead.sql");
+    let arguments = "'default', 'orders', 'key-7', null, null, null, 50, 0, 1000000, null";
+    let list = plan(&mut connection, list, arguments).await;
+    assert_has(
+        &list,
+        "Index Cond: ((route = 'default'::text) AND (topic = 'orders'::text) AND (order_key = 'key-7'::text))",
+    );
+}
+
 /// However many keys fail, the measurement looks at none by itself, and scans none to find those
 /// that are held.
 #[tokio::test]

@@ -94,6 +94,16 @@ async fn a_backlog_of_another_route_is_walked_over_once() {
     assert!(plan.contains(&"SEARCH outbox_message".to_owned()), "{plan:#?}");
 }
 
+/// However many keys fail, a page of them sorts none.
+#[tokio::test]
+async fn a_list_of_failing_keys_is_read_along_an_index() {
+    let fixture = Fixture::new().await;
+    let plan = plan(&fixture, include_str!("../../../src/queries/browse_keys.sql")).await;
+    assert!(plan.iter().any(|step| step.contains("USING COVERING INDEX outbox_key_since")), "{plan:#?}");
+    let sorts = plan.iter().filter(|step| step.contains("FOR ORDER BY")).count();
+    assert_eq!(sorts, 1, "only the page itself: {plan:#?}");
+}
+
 /// However many keys fail, the measurement looks at none by itself, and scans none to find those
 /// that are held.
 #[tokio::test]
