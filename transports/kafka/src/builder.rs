@@ -119,6 +119,9 @@ impl KafkaTransportBuilder {
 
     /// Sets the time for which the client waits for more messages before it sends a batch. Default
     /// 300 microseconds: longer costs latency, shorter splits batches, which costs the broker time.
+    ///
+    /// The client waits in whole milliseconds, so any time up to one delays a message by about one.
+    /// Zero sends at once.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.config.linger = linger;
         self
