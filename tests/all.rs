@@ -9,3 +9,4 @@ mod pgpool;
 mod retry_rules;
 mod settings;
 mod unit_of_work;
+mod wakeups;

@@ -184,6 +184,10 @@ fn the_defaults_of_retries_are_those_of_the_book() {
 #[test]
 fn the_defaults_of_the_store_in_sqlite_are_those_of_the_book() {
     let options = SqliteOptions::default();
+    assert_eq!(
+        Some(told(&page("configuration.md"), "watch_interval")),
+        options.watch_interval.map(Setting::from)
+    );
     assert_eq!((told(&page("configuration.md"), "history"), options.history), ("none".into(), None));
     assert_told!(
         page("configuration.md"),

@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Executor, Row, SqlSafeStr};
 
 use crate::error::{ALTERED, NOT_MIGRATED, of_beginning, store_error};
 use crate::migrate::{MIGRATIONS, version};
-use crate::{fetch, promote, sql, transition};
+use crate::{fetch, promote, settle, sql, transition};
 
 /// Indexes that a promise needs, with their columns: for order, for uniqueness, or so that what
 /// waits costs nothing and is not locked.
@@ -50,8 +50,15 @@ pub(crate) async fn check(connection: &mut MySqlConnection) -> Result<(), StoreE
         return Err(altered(&wrong.join("; ")));
     }
     let [fence, lock] = transition::samples();
-    let samples =
-        [("fetch", fetch::sample()), ("fence", fence), ("transition", lock), ("promote", promote::sample())];
+    let [fetch_all, fetch_some] = fetch::samples();
+    let samples = [
+        ("fetch", fetch_all),
+        ("fetch", fetch_some),
+        ("settle", settle::sample()),
+        ("fence", fence),
+        ("transition", lock),
+        ("promote", promote::sample()),
+    ];
     let samples = samples.map(|(name, sample)| (name, AssertSqlSafe(sample).into_sql_str()));
     let statements = sql::ALL.iter().map(|(name, statement)| (*name, (*statement).into_sql_str()));
     for (name, statement) in statements.chain(samples) {

@@ -4,11 +4,12 @@
 //! one node and then asks another has to be shown it there: so the node first catches up with all
 //! that was committed anywhere when it was asked.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use sqlx::Row;
 use sqlx::mysql::MySqlExecutor;
-use sqlx::{Row, mysql::MySqlRow};
 
 /// For the store's own connections: whatever looks for rows catches up first, but within a
 /// transaction, which has caught up when it began. Marks of one node with rows of another that lags
@@ -27,24 +28,38 @@ const FRESH: Duration = Duration::from_secs(10);
 
 /// Membership of the server in a cluster, as it was found last, and the time of that.
 #[derive(Debug, Default)]
-pub(crate) struct Kind(Mutex<Option<(bool, Instant)>>);
+pub(crate) struct Kind {
+    found: Mutex<Option<(bool, Instant)>>,
+    is_mysql: AtomicBool,
+}
 
 impl Kind {
     fn found(&self) -> MutexGuard<'_, Option<(bool, Instant)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks a server.
     pub(crate) async fn learn(&self, server: impl MySqlExecutor<'_>) -> Result<bool, sqlx::Error> {
         // MySQL has no such variable, nor have some builds of MariaDB.
-        let found = sqlx::raw_sql("show variables like 'wsrep_on'").fetch_optional(server).await?;
-        let is_on = |row: MySqlRow| {
-            let value: Vec<u8> = row.try_get_unchecked(1)?;
-            Ok::<_, sqlx::Error>(value.eq_ignore_ascii_case(b"on"))
-        };
-        let is_node = found.map(is_on).transpose()?.unwrap_or_default();
+        let found = sqlx::raw_sql("show variables where variable_name in ('wsrep_on', 'version')");
+        let (mut is_node, mut is_mariadb) = (false, false);
+        for row in &found.fetch_all(server).await? {
+            let (name, value): (Vec<u8>, Vec<u8>) = (row.try_get_unchecked(0)?, row.try_get_unchecked(1)?);
+            match &name[..] {
+                b"version" => {
+                    is_mariadb = value.to_ascii_lowercase().windows(7).any(|part| part == b"mariadb")
+                }
+                _ => is_node = value.eq_ignore_ascii_case(b"on"),
+            }
+        }
+        self.is_mysql.store(!is_mariadb, Ordering::Relaxed);
         *self.found() = Some((is_node, Instant::now()));
         Ok(is_node)
+    }
+
+    /// Returns true if the server is known to be MySQL, and not MariaDB.
+    pub(crate) fn is_mysql(&self) -> bool {
+        self.is_mysql.load(Ordering::Relaxed)
     }
 
     /// Returns the last finding.

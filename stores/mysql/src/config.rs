@@ -51,6 +51,10 @@ pub struct MySqlOptions {
     pub statement_timeout: Duration,
     /// Time limit for opening a connection. Default 10 s.
     pub connect_timeout: Duration,
+    /// Interval at which a connection of its own asks for messages that other processes have
+    /// committed, while the relays of this process look less often. Default 10 ms, for about 1 %
+    /// of a core; None: they are found by polling alone.
+    pub watch_interval: Option<Duration>,
     /// Connections of [`pool`](crate::MySqlStore::pool), the user's pool. Default 10. Not used if
     /// the user provides the pool.
     pub connections: u32,
@@ -68,6 +72,7 @@ impl Default for MySqlOptions {
             transaction_idle_timeout: Duration::from_secs(12),
             statement_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),
+            watch_interval: Some(Duration::from_millis(10)),
             connections: 10,
         }
     }
@@ -107,6 +112,14 @@ impl MySqlOptions {
                 problems.push(format!("mysql.{name} is {timeout:?}; make it at least 1s and at most a day"));
             }
         }
+        if let Some(interval) = self.watch_interval
+            && !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&interval)
+        {
+            problems.push(format!(
+                "mysql.watch_interval is {interval:?}; make it at least 1ms and at most 60s, or leave it out to find messages of other \
+                 processes by polling"
+            ));
+        }
         if self.connections == 0 {
             problems.push("mysql.connections is 0; make it at least 1".to_owned());
         }
@@ -140,9 +153,10 @@ mod tests {
             transaction_idle_timeout: Duration::MAX,
             statement_timeout: Duration::ZERO,
             connect_timeout: Duration::ZERO,
+            watch_interval: Some(Duration::ZERO),
             connections: 0,
         };
-        assert_eq!(options.problems().len(), 9);
+        assert_eq!(options.problems().len(), 10);
     }
 
     #[test]

@@ -63,6 +63,11 @@ pub(crate) fn is_elsewhere(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Returns true if the server refuses the user, or denies a right.
+pub(crate) fn is_denied(error: &sqlx::Error) -> bool {
+    meaning(error).0 == Kind::NotPermitted
+}
+
 /// Returns true if a connection remains usable after an error.
 pub(crate) fn is_sound(error: &sqlx::Error) -> bool {
     match error {

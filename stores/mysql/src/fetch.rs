@@ -8,7 +8,7 @@
 use futures_util::TryStreamExt;
 use outbox_contract::Route;
 use outbox_contract::backend::{
-    Bucket, BucketSet, FetchRequest, Fetched, FetchedRow, Position, RelayId, Scope, StripeId,
+    Bucket, BucketSet, FetchRequest, Fetched, FetchedRow, Position, RelayId, Scope, Stored, StripeId,
 };
 use outbox_store_sql::Column;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
@@ -20,6 +20,10 @@ use crate::sql;
 /// A larger payload does not come along with its row but is read on its own: what is behind the
 /// bound of bytes was sent all the same.
 const MAX_BYTES_ALONG: usize = 64 * 1024;
+
+/// Number of rows in flight up to which their content is read for nothing: a second pass over all
+/// rows costs more.
+const MAX_PASSED: usize = 128;
 
 const STATE: usize = COUNT;
 const SIZE: usize = COUNT + 1;
@@ -91,7 +95,8 @@ pub(crate) async fn fetch(
     for row in &rows {
         let state: i64 = row.try_get_unchecked(STATE)?;
         if has_content(row, state)? {
-            fetched.push(classify(&raw(row), state));
+            let row = classify(&raw(row), state, last_message(&fetched));
+            fetched.push(row);
         } else {
             fetched.extend(read_content(connection, request, row, state).await?);
         }
@@ -102,9 +107,67 @@ pub(crate) async fn fetch(
     Ok(Fetched { rows: fetched, full, reached, lapsed })
 }
 
-/// The statement of a fetch. The inner select decides on rows, in the order of the primary key and
-/// up to the limit; the outer one reads content.
+/// The statement of a fetch, in the shape that the request needs.
 fn statement(request: &FetchRequest, buckets: &BucketSet) -> String {
+    let takes_most = request.muted.is_empty() && buckets.len() >= BucketSet::ALL.len() / 2;
+    if takes_most && request.scope == Scope::Everything && request.except.len() <= MAX_PASSED {
+        one_pass(request, buckets)
+    } else {
+        two_passes(request, buckets)
+    }
+}
+
+/// Reads content together with the decision on each row. Content of rows that are left out is read
+/// for nothing, so this is for requests that take most of what they pass.
+fn one_pass(request: &FetchRequest, buckets: &BucketSet) -> String {
+    let conditions = conditions(request, buckets);
+    // The first part is evaluated once, and nearly always false.
+    let fails = format!(
+        "(select exists (select 1 from outbox_key where route = {route})) and {}",
+        fails(request),
+        route = sql::literal(request.route.as_str())
+    );
+    let limit = request.limit.max(1);
+    format!(
+        "select w.position, w.id, w.stripe, w.number, w.topic, w.`key`, w.event_type, w.schema_version, w.content_type, \
+         case when length(w.headers) <= {MAX_BYTES_ALONG} then w.headers end, \
+         case when {fails} then null when length(w.payload) <= {MAX_BYTES_ALONG} then w.payload end, \
+         w.occurred_at, w.appended_at, case when {fails} then {FAILING} else 0 end, \
+         length(w.headers) + case when {fails} then 0 else length(w.payload) end \
+         from outbox_message w force index (primary) where {conditions} order by w.position limit {limit}"
+    )
+}
+
+/// The inner select decides on rows, in the order of the primary key and up to the limit; the outer
+/// one reads content.
+fn two_passes(request: &FetchRequest, buckets: &BucketSet) -> String {
+    let (conditions, fails) = (conditions(request, buckets), fails(request));
+    let route = sql::literal(request.route.as_str());
+    let muted = muted("w.topic", "w.order_key", &request.muted);
+    let limit = request.limit.max(1);
+    format!(
+        "select page.position, m.id, m.stripe, m.number, m.topic, m.`key`, m.event_type, m.schema_version, m.content_type, \
+         case when page.state < {MUTED} and length(m.headers) <= {MAX_BYTES_ALONG} then m.headers end, \
+         case when page.state = 0 and length(m.payload) <= {MAX_BYTES_ALONG} then m.payload end, \
+         m.occurred_at, m.appended_at, page.state, \
+         case when page.state < {MUTED} then length(m.headers) else 0 end + case page.state when 0 then length(m.payload) else 0 end \
+         from (select w.position, case {muted} when {fails} then {FAILING} else 0 end as state \
+         from outbox_message w force index (primary) where {conditions} order by w.position limit {limit}) page \
+         straight_join outbox_message m on m.route = {route} and m.position = page.position order by page.position"
+    )
+}
+
+/// The condition that a row's key is failing or held.
+fn fails(request: &FetchRequest) -> String {
+    format!(
+        "exists (select 1 from outbox_key k force index (primary) \
+         where k.route = {} and k.topic = w.topic and k.`key` = w.order_key)",
+        sql::literal(request.route.as_str())
+    )
+}
+
+/// The conditions that a row is asked for.
+fn conditions(request: &FetchRequest, buckets: &BucketSet) -> String {
     let route = sql::literal(request.route.as_str());
     let mut conditions = format!(
         "w.route = {route} and w.position > {} and w.position <= {}",
@@ -130,19 +193,7 @@ fn statement(request: &FetchRequest, buckets: &BucketSet) -> String {
         let except = sql::commas(request.except.iter().map(|position| position.0));
         conditions.push_str(&format!(" and w.position not in ({except})"));
     }
-    let muted = muted("w.topic", "w.order_key", &request.muted);
-    let limit = request.limit.max(1);
-    format!(
-        "select page.position, m.id, m.stripe, m.number, m.topic, m.`key`, m.event_type, m.schema_version, m.content_type, \
-         case when page.state < {MUTED} and length(m.headers) <= {MAX_BYTES_ALONG} then m.headers end, \
-         case when page.state = 0 and length(m.payload) <= {MAX_BYTES_ALONG} then m.payload end, \
-         m.occurred_at, m.appended_at, page.state, \
-         case when page.state < {MUTED} then length(m.headers) else 0 end + case page.state when 0 then length(m.payload) else 0 end \
-         from (select w.position, case {muted} when exists (select 1 from outbox_key k force index (primary) \
-         where k.route = {route} and k.topic = w.topic and k.`key` = w.order_key) then {FAILING} else 0 end as state \
-         from outbox_message w force index (primary) where {conditions} order by w.position limit {limit}) page \
-         straight_join outbox_message m on m.route = {route} and m.position = page.position order by page.position"
-    )
+    conditions
 }
 
 /// The branches of a case that say which rows are muted.
@@ -194,14 +245,22 @@ async fn read_content(
         .await?;
     let Some(content) = content else { return Ok(None) };
     let (headers, payload) = (content.try_get_unchecked(0)?, content.try_get_unchecked(1)?);
-    Ok(Some(classify(&raw_with_content(row, headers, payload), state)))
+    Ok(Some(classify(&raw_with_content(row, headers, payload), state, None)))
 }
 
-fn classify(raw: &Raw<'_>, state: i64) -> FetchedRow {
+/// The last row, if it is a message: most resemble the one before.
+fn last_message(rows: &[FetchedRow]) -> Option<&Stored> {
+    match rows.last() {
+        Some(FetchedRow::Message(stored)) => Some(stored),
+        _ => None,
+    }
+}
+
+fn classify(raw: &Raw<'_>, state: i64, before: Option<&Stored>) -> FetchedRow {
     if state == MUTED {
         return FetchedRow::Muted(raw.position());
     }
-    match raw.message(None) {
+    match raw.message(before) {
         // An invalid row becomes a dead letter even if its key is failing: parked, it could never
         // be sent.
         Err(not) => FetchedRow::Malformed(not.waiting, not.reason),
@@ -215,10 +274,11 @@ pub(crate) fn number(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// A statement as a fetch writes it, for the server to prepare when the tables are checked.
-pub(crate) fn sample() -> String {
+/// Statements as a fetch writes them, for the server to prepare when the tables are checked.
+pub(crate) fn samples() -> [String; 2] {
     let request = FetchRequest::new(Route::default(), RelayId::new(), BucketSet::ALL);
-    statement(&request, &BucketSet::from_iter([Bucket(0)]))
+    let buckets = BucketSet::from_iter([Bucket(0)]);
+    [one_pass(&request, &buckets), two_passes(&request, &buckets)]
 }
 
 #[cfg(test)]

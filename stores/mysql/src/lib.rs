@@ -38,6 +38,7 @@ mod stripes;
 mod transactions;
 mod transition;
 mod unserved;
+mod watch;
 
 pub use config::MySqlOptions;
 pub use outbox_store_sql::Migration;

@@ -78,6 +78,8 @@ pub(crate) struct Way {
     /// server and some with another would be told of messages that others deny.
     generation: Arc<AtomicU64>,
     kind: Arc<Kind>,
+    /// True if a node of a cluster is to catch up with the others before it answers.
+    catches_up: bool,
 }
 
 impl Way {
@@ -87,13 +89,14 @@ impl Way {
         let idle = options.lock_timeout.min(options.transaction_idle_timeout);
         // READ COMMITTED: under the server's default, statements that look for rows also lock the
         // gaps between them, and whoever appends waits for the relay. A line may be idle for long,
-        // and is not closed for it. `default` would be what the server was set to.
+        // and is not closed for it. `default` would be what the server was set to. Without a bound
+        // of memory a list of positions is read as ranges, however long it is.
         let setup = format!(
             "set session transaction isolation level read committed; \
              set session sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', autocommit = 1, completion_type = 0, sql_safe_updates = 0, \
              sql_select_limit = {NO_LIMIT}, wait_timeout = {AT_EASE}, \
              net_read_timeout = {idle}, @outbox_idle = {idle}, @outbox_locks = {locks}, @outbox_looks = 1, innodb_lock_wait_timeout = {locks}, lock_wait_timeout = {locks} \
-             /*!80000 , max_execution_time = {milliseconds} */ /*M!100600 , max_statement_time = {seconds} */",
+             /*!80000 , max_execution_time = {milliseconds}, range_optimizer_max_mem_size = 0 */ /*M!100600 , max_statement_time = {seconds} */",
             idle = seconds(idle),
             locks = seconds(options.lock_timeout),
             milliseconds = seconds(options.statement_timeout) * 1_000,
@@ -106,7 +109,13 @@ impl Way {
             limits: LIMITS,
             generation: Arc::default(),
             kind: Arc::default(),
+            catches_up: true,
         }
+    }
+
+    /// The same, for questions whose answers may be old: of a node of a cluster, what it has.
+    pub(crate) fn without_catching_up(self) -> Self {
+        Self { catches_up: false, ..self }
     }
 
     /// Opens a connection, within a time.
@@ -115,7 +124,7 @@ impl Way {
         let opening = async {
             let mut connection = MySqlConnection::connect_with(&options).await?;
             run(&mut connection, self.setup.to_string()).await?;
-            if self.kind.learn(&mut connection).await? {
+            if self.kind.learn(&mut connection).await? && self.catches_up {
                 run(&mut connection, cluster::SETUP).await?;
                 // It is the default, and a user may have no right to it.
                 let _ = run(&mut connection, cluster::ON_ALL_NODES).await;

@@ -93,6 +93,7 @@ outbox_store_sql::statements! {
     UNSERVED_OLDEST = "unserved_oldest";
     UNSERVED_OLDEST_PARKED = "unserved_oldest_parked";
     UNSERVED_SERVED = "unserved_served";
+    WATCH = "watch";
     WHERE_IS = "where_is";
 }
 

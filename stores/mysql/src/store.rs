@@ -4,14 +4,17 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_core::stream::BoxStream;
+use futures_util::{StreamExt, stream};
 use outbox_contract::admin::{Actor, Misplaced};
 use outbox_contract::backend::{
     Backlog, BucketSet, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease, LeaseRequest,
-    Leased, LowWater, Maintained, RelayId, RowId, StripeMark, StripeMarks, Transitioned, Unserved,
+    Leased, LowWater, Maintained, RelayId, RowId, StripeMark, StripeMarks, Transitioned, Unserved, Wakeup,
     WakeupSignal,
 };
 use outbox_contract::{Route, Store, StoreError, StoreErrorKind, async_trait};
 use outbox_store_sql::Migration;
+use outbox_store_sql::looks::Looks;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions};
 
 use crate::cluster::Kind;
@@ -22,6 +25,7 @@ use crate::lines::Lines;
 use crate::migrate::{self, MIGRATIONS};
 use crate::stripes::{self, KnownRoutes};
 use crate::transactions::ROLL_BACK_AND_RESTORE;
+use crate::watch::Watch;
 use crate::{below, check, due, fetch, history, identity, lease, maintain, settle, transition, unserved};
 
 /// Interval at which partitions of the history are looked after.
@@ -47,6 +51,9 @@ struct Inner {
     way: Way,
     lines: Lines,
     wakeup_signal: WakeupSignal,
+    looks: Arc<Looks>,
+    /// See [`Watch`].
+    seat: Arc<tokio::sync::Mutex<()>>,
     options: MySqlOptions,
     routes: KnownRoutes,
     /// Time at which partitions of the history were looked after.
@@ -185,6 +192,8 @@ impl MySqlStore {
             inner: Arc::new(Inner {
                 lines: Lines::new(&way),
                 wakeup_signal: WakeupSignal::new(),
+                looks: Arc::default(),
+                seat: Arc::default(),
                 routes: KnownRoutes::default(),
                 turned: Mutex::new(None),
                 pool,
@@ -339,8 +348,11 @@ impl Store for MySqlStore {
     }
 
     async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        self.inner.looks.begins(&request.route, &request.buckets, Instant::now());
         let work = async |connection: &mut MySqlConnection| fetch::fetch(connection, request).await;
-        self.on("fetch", &self.lines().fetching, work).await
+        let fetched = self.on("fetch", &self.lines().fetching, work).await?;
+        self.inner.looks.found(&request.route, &fetched.rows);
+        Ok(fetched)
     }
 
     /// On another connection: a look may take long where the server has not purged yet what was
@@ -360,7 +372,8 @@ impl Store for MySqlStore {
             return Ok(());
         }
         let work = async |connection: &mut MySqlConnection| {
-            settle::settle(connection, route, delivered, self.keeps_history()).await
+            let is_mysql = self.kind().is_mysql();
+            settle::settle(connection, route, delivered, self.keeps_history(), is_mysql).await
         };
         self.on("settle", &self.lines().settling, work).await
     }
@@ -410,11 +423,29 @@ impl Store for MySqlStore {
     fn wakeup_signal(&self) -> &WakeupSignal {
         self.bell()
     }
+
+    /// Yields wake-ups of this process at once, and those of others as far as they are watched for:
+    /// see [`watch_interval`](MySqlOptions::watch_interval).
+    fn wakeups(&self) -> BoxStream<'static, Wakeup> {
+        let own = self.bell().listen().into_stream();
+        let Some(interval) = self.options().watch_interval else { return own.boxed() };
+        let watch = Watch {
+            way: self.inner.way.clone(),
+            signal: self.bell().clone(),
+            looks: Arc::clone(&self.inner.looks),
+            interval,
+            seat: Arc::clone(&self.inner.seat),
+        };
+        // What it finds comes by the signal, to all relays of this process.
+        let watching = stream::once(watch.run()).map(|never| match never {});
+        stream::select(own, watching).boxed()
+    }
 }
 
 #[async_trait]
 impl StripeMarks for MySqlStore {
     async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
+        self.inner.looks.begins(route, buckets, Instant::now());
         let work = async |connection: &mut MySqlConnection| stripes::marks(connection, route, buckets).await;
         self.on("stripes", &self.lines().fetching, work).await
     }

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod looks;
 mod migrate;
 mod row;
 pub mod statements;

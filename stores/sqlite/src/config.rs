@@ -38,6 +38,10 @@ pub struct SqliteOptions {
     /// `store_timeout` of relays and inboxes: a wait for a slow writer then ends as a conflict, and
     /// not as an unresponsive database.
     pub busy_timeout: Duration,
+    /// Interval at which a connection of its own asks whether the file has changed, while the
+    /// relays of this process look less often: so they hear of messages that other processes have
+    /// committed. Default 5 ms, for about 1 % of a core; None: they are found by polling alone.
+    pub watch_interval: Option<Duration>,
     /// Connections of [`pool`](crate::SqliteStore::pool), the user's pool. Default 8: one of them
     /// can write at a time. Not used if the user provides the pool.
     pub connections: u32,
@@ -67,6 +71,7 @@ impl Default for SqliteOptions {
             handled_ids_max_age: Duration::from_secs(90 * 24 * 3600),
             counting_limit: 100_000,
             busy_timeout: Duration::from_secs(4),
+            watch_interval: Some(Duration::from_millis(5)),
             connections: 8,
             durability: Durability::default(),
         }
@@ -103,6 +108,14 @@ impl SqliteOptions {
                 self.busy_timeout
             ));
         }
+        if let Some(interval) = self.watch_interval
+            && !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&interval)
+        {
+            problems.push(format!(
+                "sqlite.watch_interval is {interval:?}; make it at least 1ms and at most 60s, or leave it out to find messages of other \
+                 processes by polling"
+            ));
+        }
         if self.connections == 0 {
             problems.push("sqlite.connections is 0; make it at least 1".to_owned());
         }
@@ -128,9 +141,10 @@ mod tests {
             handled_ids_max_age: Duration::ZERO,
             counting_limit: 1,
             busy_timeout: Duration::ZERO,
+            watch_interval: Some(Duration::ZERO),
             connections: 0,
             durability: Durability::ProcessEnd,
         };
-        assert_eq!(options.problems().len(), 6);
+        assert_eq!(options.problems().len(), 7);
     }
 }

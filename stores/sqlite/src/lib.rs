@@ -28,6 +28,7 @@ mod sql;
 mod store;
 mod transactions;
 mod transition;
+mod watch;
 
 pub use config::{Durability, SqliteOptions};
 pub use outbox_store_sql::Migration;

@@ -40,6 +40,8 @@ pub(crate) struct Pools {
     pub(crate) settling: SqlitePool,
     /// Transitions, admin operations, maintenance, migration: durable when they return.
     pub(crate) deciding: SqlitePool,
+    /// For one more connection, which watches the file; None if no other process can write it.
+    pub(crate) watching: Option<SqliteConnectOptions>,
 }
 
 impl Pools {
@@ -92,7 +94,7 @@ impl Pools {
             // Each connection to such a database sees another one, or locks the whole of it: share
             // the user's.
             let (reads, settling, deciding) = (users.clone(), users.clone(), users.clone());
-            return Self { place: None, users, reads, settling, deciding };
+            return Self { place: None, users, reads, settling, deciding, watching: None };
         }
         let acquire_timeout = users.options().get_acquire_timeout();
         let mut own = (*file).clone().pragma("journal_size_limit", JOURNAL_SIZE_LIMIT);
@@ -151,6 +153,7 @@ impl Pools {
             reads: own(2, SqliteSynchronous::Normal),
             settling: own(1, SqliteSynchronous::Normal),
             deciding: own(1, SqliteSynchronous::Full),
+            watching: temporary.is_none().then(|| file.clone()),
         }
     }
 }

@@ -81,6 +81,7 @@ outbox_store_sql::statements! {
     UNPAUSE = "unpause";
     UNPLACED = "unplaced";
     UNSERVED = "unserved";
+    WATCH = "watch";
     WHERE_IS = "where_is";
 }
 

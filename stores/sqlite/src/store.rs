@@ -3,21 +3,25 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures_core::stream::BoxStream;
+use futures_util::{StreamExt, stream};
 use outbox_contract::admin::{Actor, Misplaced};
 use outbox_contract::backend::{
     Backlog, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease, LeaseRequest, Leased,
-    LowWater, Maintained, RelayId, RowId, Transitioned, Unserved, WakeupSignal,
+    LowWater, Maintained, RelayId, RowId, Transitioned, Unserved, Wakeup, WakeupSignal,
 };
 use outbox_contract::{Admin, Route, Store, StoreError, StoreErrorKind, async_trait};
 use outbox_store_sql::Migration;
+use outbox_store_sql::looks::Looks;
 use sqlx::sqlite::SqlitePool;
 
 use crate::config::SqliteOptions;
 use crate::error::store_error;
 use crate::migrate::{self, MIGRATIONS};
 use crate::pools::Pools;
+use crate::watch::Watch;
 use crate::{due, fetch, lease, maintain, settle, transition};
 
 /// An outbox in a SQLite file. Cheap to clone: clones share their connections.
@@ -33,6 +37,9 @@ pub struct SqliteStore {
 struct Inner {
     pools: Pools,
     wakeup_signal: WakeupSignal,
+    looks: Arc<Looks>,
+    /// See [`Watch`].
+    seat: Arc<tokio::sync::Mutex<()>>,
     options: SqliteOptions,
 }
 
@@ -147,7 +154,8 @@ impl SqliteStore {
     }
 
     fn of(pools: Pools, options: SqliteOptions) -> Self {
-        let inner = Inner { pools, wakeup_signal: WakeupSignal::new(), options };
+        let (wakeup_signal, looks, seat) = (WakeupSignal::new(), Arc::default(), Arc::default());
+        let inner = Inner { pools, wakeup_signal, looks, seat, options };
         Self { inner: Arc::new(inner), actor: Actor::default() }
     }
 
@@ -235,7 +243,10 @@ impl Store for SqliteStore {
     }
 
     async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
-        fetch::fetch(self.pools(), request).await
+        self.inner.looks.begins(&request.route, &request.buckets, Instant::now());
+        let fetched = fetch::fetch(self.pools(), request).await?;
+        self.inner.looks.found(&request.route, &fetched.rows);
+        Ok(fetched)
     }
 
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
@@ -282,5 +293,24 @@ impl Store for SqliteStore {
 
     fn wakeup_signal(&self) -> &WakeupSignal {
         self.bell()
+    }
+
+    /// Yields wake-ups of this process at once, and those of others as far as they are watched for:
+    /// see [`watch_interval`](SqliteOptions::watch_interval).
+    fn wakeups(&self) -> BoxStream<'static, Wakeup> {
+        let own = self.bell().listen().into_stream();
+        let (Some(interval), Some(file)) = (self.options().watch_interval, &self.pools().watching) else {
+            return own.boxed();
+        };
+        let watch = Watch {
+            file: file.clone(),
+            signal: self.bell().clone(),
+            looks: Arc::clone(&self.inner.looks),
+            interval,
+            seat: Arc::clone(&self.inner.seat),
+        };
+        // What it finds comes by the signal, to all relays of this process.
+        let watching = stream::once(watch.run()).map(|never| match never {});
+        stream::select(own, watching).boxed()
     }
 }

@@ -24,3 +24,4 @@ mod support;
 mod switchover;
 mod texts;
 mod transactions;
+mod watch;

@@ -15,3 +15,4 @@ mod processes;
 mod requeue;
 mod retention;
 mod support;
+mod watch;

@@ -1,0 +1,125 @@
+//! Watch: relays hear of what other processes commit, also after the session was lost, on one
+//! connection for all of them, which ends with the last.
+
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use outbox_contract::Store;
+use outbox_contract::backend::{FetchRequest, Wakeup};
+
+use super::support::{Fixture, LONG, append, both, fetch, message, open, relay};
+
+/// The sessions of a database that nobody uses but the test's stores.
+const OTHERS: &str = "from information_schema.processlist where db = database() and id <> connection_id() and command <> 'Killed'";
+
+async fn woken(stream: &mut BoxStream<'static, Wakeup>) {
+    let heard = tokio::time::timeout(LONG, stream.next()).await.expect("nobody is woken");
+    assert_eq!(heard, Some(Wakeup::Now));
+}
+
+async fn until_sessions(fixture: &Fixture, count: i64) {
+    let counted = async {
+        while fixture.number(&format!("select count(*) {OTHERS}")).await != count {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(LONG, counted).await.unwrap_or_else(|_| panic!("there are never {count} sessions"));
+}
+
+#[tokio::test]
+async fn a_commit_of_another_process_wakes_relays() {
+    for fixture in both().await {
+        let other = fixture.another().await;
+        let relay = relay(&fixture.store).await;
+        let mut stream = fixture.store.wakeups();
+        for turn in 0..3 {
+            assert_eq!(fetch(&fixture.store, relay).await.rows.len(), turn);
+            append(&other, [message(&format!("key-{turn}"))]).await;
+            woken(&mut stream).await;
+        }
+    }
+}
+
+/// A transaction that took its position before another one, and is committed after it.
+#[tokio::test]
+async fn a_commit_below_another_one_wakes_relays() {
+    for fixture in both().await {
+        let other = fixture.another().await;
+        let relay = relay(&fixture.store).await;
+        assert_eq!(fetch(&fixture.store, relay).await.rows.len(), 0);
+        let mut stream = fixture.store.wakeups();
+        let mut late = fixture.connection().await;
+        let mut late = sqlx::Connection::begin(&mut late).await.unwrap();
+        outbox_contract::Transactional::append(&other, &mut late, &[message("late").into()]).await.unwrap();
+        append(&other, [message("early")]).await;
+        woken(&mut stream).await;
+        late.commit().await.unwrap();
+        woken(&mut stream).await;
+    }
+}
+
+#[tokio::test]
+async fn a_watch_whose_session_is_killed_goes_on() {
+    for fixture in both().await {
+        let relay = relay(&fixture.store).await;
+        assert_eq!(fetch(&fixture.store, relay).await.rows.len(), 0);
+        let other = fixture.another().await;
+        let mut stream = fixture.store.wakeups();
+        append(&other, [message("a")]).await;
+        woken(&mut stream).await;
+        // All sessions of the store: which one watches can't be seen.
+        let mut connection = fixture.connection().await;
+        let ids = sqlx::raw_sql(sqlx::AssertSqlSafe(format!("select cast(id as signed) {OTHERS}")));
+        for row in ids.fetch_all(&mut connection).await.unwrap() {
+            let id: i64 = sqlx::Row::try_get_unchecked(&row, 0).unwrap();
+            let _ = sqlx::raw_sql(sqlx::AssertSqlSafe(format!("kill {id}"))).execute(&mut connection).await;
+        }
+        // Messages may have come meanwhile.
+        woken(&mut stream).await;
+        append(&fixture.another().await, [message("b")]).await;
+        woken(&mut stream).await;
+    }
+}
+
+#[tokio::test]
+async fn one_session_watches_for_all_relays_and_ends_with_the_last() {
+    for fixture in both().await {
+        let relay = relay(&fixture.store).await;
+        assert_eq!(fetch(&fixture.store, relay).await.rows.len(), 0);
+        let other = fixture.another().await;
+        append(&other, [message("a")]).await;
+        let before = fixture.number(&format!("select count(*) {OTHERS}")).await;
+        let (mut first, mut second) = (fixture.store.wakeups(), fixture.store.wakeups());
+        let both = async { tokio::join!(woken(&mut first), woken(&mut second)) };
+        both.await;
+        until_sessions(&fixture, before + 1).await;
+        drop(first);
+        append(&other, [message("b")]).await;
+        woken(&mut second).await;
+        until_sessions(&fixture, before + 1).await;
+        drop(second);
+        until_sessions(&fixture, before).await;
+    }
+}
+
+/// Told once; and when the right is there, it is watched again.
+#[tokio::test]
+async fn a_watch_without_a_right_waits_for_it() {
+    for fixture in both().await {
+        let database = fixture.url.rsplit('/').next().unwrap().split('?').next().unwrap().to_owned();
+        fixture
+            .run(&format!("create user '{database}'@'%'; grant insert on {database}.* to '{database}'@'%'"))
+            .await;
+        let url = fixture.url.replacen("root@", &format!("{database}@"), 1);
+        let denied = open(&url, fixture.store.options().clone()).await;
+        let relay = relay(&fixture.store).await;
+        let request = FetchRequest::new(Default::default(), relay, outbox_contract::backend::BucketSet::ALL);
+        denied.fetch(&request).await.unwrap_err();
+        let mut stream = denied.wakeups();
+        // It is polled once, so that it has begun, and meets the refusal or the right.
+        assert!(futures_util::poll!(stream.next()).is_pending());
+        fixture.run(&format!("grant select on {database}.* to '{database}'@'%'")).await;
+        append(&fixture.store, [message("a")]).await;
+        woken(&mut stream).await;
+        fixture.run(&format!("drop user '{database}'@'%'")).await;
+    }
+}
