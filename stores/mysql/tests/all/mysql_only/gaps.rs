@@ -6,11 +6,12 @@ use std::time::Duration;
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::{BucketSet, DueRequest, Position, RowId};
 use outbox_contract::{Admin, Message, MessageId, Outgoing, Route, Store, Timestamp, Transactional};
+use outbox_servers::{MySql, OrSkip};
 use outbox_store_mysql::MySqlStore;
 use sqlx::Connection;
 use tokio::time::timeout;
 
-use super::support::{LONG, append, both, both_with, fetch, message, messages, options, relay, run};
+use super::support::{Fixture, LONG, append, both, both_with, fetch, message, messages, options, relay, run};
 
 /// A settlement that waits for one row, after it looked for one that is not there any more. Under
 /// REPEATABLE READ it would have locked the gap in which that one stood, and whoever appends there
@@ -108,6 +109,32 @@ async fn an_open_writer_is_in_no_relays_way() {
 }
 
 /// Schedules messages that are due, and commits.
+/// However little memory the server gives its optimizer for lists: without ranges of single rows,
+/// a settlement would read the route, and wait for the row that is not committed.
+#[tokio::test]
+async fn a_large_settlement_waits_for_no_open_writer() {
+    let mut hasty = options();
+    hasty.lock_timeout = Duration::from_secs(4);
+    let wish = MySql::newest().config("range-optimizer-max-mem-size = 4K");
+    let Some(server) = wish.start().or_skip() else { return };
+    let fixture = Fixture::on(server, hasty).await;
+    let store = &fixture.store;
+    let half = || (0..300).map(|n| message(&format!("key-{n}")));
+    append(store, half()).await;
+    let mut connection = fixture.connection().await;
+    let mut open = connection.begin().await.unwrap();
+    store.append(&mut open, &[message("open").into()]).await.unwrap();
+    append(store, half().skip(1)).await;
+
+    let relay = relay(store).await;
+    let read = messages(&fetch(store, relay).await);
+    assert_eq!(read.len(), 599);
+    let rows: Vec<RowId> = read.iter().map(|stored| stored.row()).collect();
+    store.settle(&Route::default(), &rows).await.unwrap();
+    open.commit().await.unwrap();
+    assert_eq!(messages(&fetch(store, relay).await).len(), 1);
+}
+
 async fn schedule(store: &MySqlStore, messages: impl IntoIterator<Item = Message>) {
     let past = Timestamp::from_micros(1);
     let outgoing: Vec<Outgoing> =

@@ -1,12 +1,16 @@
 //! Watch: relays hear of what other processes commit, also after the session was lost, on one
 //! connection for all of them, which ends with the last.
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use outbox_contract::Store;
-use outbox_contract::backend::{FetchRequest, Wakeup};
+use outbox_contract::backend::{BucketSet, FetchRequest, Wakeup};
+use outbox_contract::{Store, Transactional};
+use sqlx::mysql::MySqlConnection;
+use sqlx::{AssertSqlSafe, Connection, Row};
 
-use super::support::{Fixture, LONG, append, both, fetch, message, open, relay};
+use super::support::{LONG, append, both, fetch, message, number, open, relay};
 
 /// The sessions of a database that nobody uses but the test's stores.
 const OTHERS: &str = "from information_schema.processlist where db = database() and id <> connection_id() and command <> 'Killed'";
@@ -16,13 +20,17 @@ async fn woken(stream: &mut BoxStream<'static, Wakeup>) {
     assert_eq!(heard, Some(Wakeup::Now));
 }
 
-async fn until_sessions(fixture: &Fixture, count: i64) {
+async fn sessions(connection: &mut MySqlConnection) -> i64 {
+    number(connection, &format!("select count(*) {OTHERS}")).await
+}
+
+async fn until(connection: &mut MySqlConnection, statement: &str, wanted: i64) {
     let counted = async {
-        while fixture.number(&format!("select count(*) {OTHERS}")).await != count {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        while number(connection, statement).await != wanted {
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(LONG, counted).await.unwrap_or_else(|_| panic!("there are never {count} sessions"));
+    tokio::time::timeout(LONG, counted).await.unwrap_or_else(|_| panic!("never {wanted}: {statement}"));
 }
 
 #[tokio::test]
@@ -48,8 +56,8 @@ async fn a_commit_below_another_one_wakes_relays() {
         assert_eq!(fetch(&fixture.store, relay).await.rows.len(), 0);
         let mut stream = fixture.store.wakeups();
         let mut late = fixture.connection().await;
-        let mut late = sqlx::Connection::begin(&mut late).await.unwrap();
-        outbox_contract::Transactional::append(&other, &mut late, &[message("late").into()]).await.unwrap();
+        let mut late = late.begin().await.unwrap();
+        other.append(&mut late, &[message("late").into()]).await.unwrap();
         append(&other, [message("early")]).await;
         woken(&mut stream).await;
         late.commit().await.unwrap();
@@ -68,10 +76,10 @@ async fn a_watch_whose_session_is_killed_goes_on() {
         woken(&mut stream).await;
         // All sessions of the store: which one watches can't be seen.
         let mut connection = fixture.connection().await;
-        let ids = sqlx::raw_sql(sqlx::AssertSqlSafe(format!("select cast(id as signed) {OTHERS}")));
+        let ids = sqlx::raw_sql(AssertSqlSafe(format!("select cast(id as signed) {OTHERS}")));
         for row in ids.fetch_all(&mut connection).await.unwrap() {
-            let id: i64 = sqlx::Row::try_get_unchecked(&row, 0).unwrap();
-            let _ = sqlx::raw_sql(sqlx::AssertSqlSafe(format!("kill {id}"))).execute(&mut connection).await;
+            let id: i64 = row.try_get_unchecked(0).unwrap();
+            let _ = sqlx::raw_sql(AssertSqlSafe(format!("kill {id}"))).execute(&mut connection).await;
         }
         // Messages may have come meanwhile.
         woken(&mut stream).await;
@@ -87,17 +95,18 @@ async fn one_session_watches_for_all_relays_and_ends_with_the_last() {
         assert_eq!(fetch(&fixture.store, relay).await.rows.len(), 0);
         let other = fixture.another().await;
         append(&other, [message("a")]).await;
-        let before = fixture.number(&format!("select count(*) {OTHERS}")).await;
+        let mut connection = fixture.connection().await;
+        let before = sessions(&mut connection).await;
+        let statement = format!("select count(*) {OTHERS}");
         let (mut first, mut second) = (fixture.store.wakeups(), fixture.store.wakeups());
-        let both = async { tokio::join!(woken(&mut first), woken(&mut second)) };
-        both.await;
-        until_sessions(&fixture, before + 1).await;
+        tokio::join!(woken(&mut first), woken(&mut second));
+        until(&mut connection, &statement, before + 1).await;
         drop(first);
         append(&other, [message("b")]).await;
         woken(&mut second).await;
-        until_sessions(&fixture, before + 1).await;
+        until(&mut connection, &statement, before + 1).await;
         drop(second);
-        until_sessions(&fixture, before).await;
+        until(&mut connection, &statement, before).await;
     }
 }
 
@@ -112,14 +121,18 @@ async fn a_watch_without_a_right_waits_for_it() {
         let url = fixture.url.replacen("root@", &format!("{database}@"), 1);
         let denied = open(&url, fixture.store.options().clone()).await;
         let relay = relay(&fixture.store).await;
-        let request = FetchRequest::new(Default::default(), relay, outbox_contract::backend::BucketSet::ALL);
+        let request = FetchRequest::new(Default::default(), relay, BucketSet::ALL);
         denied.fetch(&request).await.unwrap_err();
         let mut stream = denied.wakeups();
-        // It is polled once, so that it has begun, and meets the refusal or the right.
-        assert!(futures_util::poll!(stream.next()).is_pending());
+        let watching = tokio::spawn(async move { woken(&mut stream).await });
+        // That of the fetch, and that of the watch.
+        let sessions = format!(
+            "select count(*) from information_schema.processlist where user = '{database}' and command = 'Sleep'"
+        );
+        until(&mut fixture.connection().await, &sessions, 2).await;
         fixture.run(&format!("grant select on {database}.* to '{database}'@'%'")).await;
         append(&fixture.store, [message("a")]).await;
-        woken(&mut stream).await;
+        watching.await.unwrap();
         fixture.run(&format!("drop user '{database}'@'%'")).await;
     }
 }
