@@ -4,13 +4,18 @@ use std::fs;
 use std::path::Path;
 
 use clap::ValueEnum;
-use outbox_contract::{Consumer, Topic};
-use outbox_servers::{Missing, Postgres, PostgresServer, RabbitMq, RabbitMqServer};
+use outbox_servers::Missing;
+use outbox_store_mongodb::MongoDbStore;
+use outbox_store_mysql::MySqlStore;
 use outbox_store_postgres::PostgresStore;
-use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
+use outbox_store_sqlite::SqliteStore;
 
+use crate::broker::BrokerServer;
 use crate::child::{Role, run};
+use crate::database::{DatabaseServer, within};
+use crate::pair::Pair;
 use crate::report::Table;
+use crate::stock::Stock;
 
 /// Amount of measuring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -34,51 +39,43 @@ impl Profile {
 /// Number of keys of messages, in turn.
 pub(crate) const KEYS: u64 = 10_000;
 
-/// The handler's one statement, the same for all variants.
-pub(crate) const UPDATE: &str = "update stock set reserved = reserved + 1 where key = $1";
-
 /// The servers and the report.
 pub(crate) struct Bench {
     pub(crate) profile: Profile,
-    pub(crate) postgres: PostgresServer,
-    pub(crate) broker: RabbitMqServer,
+    pub(crate) pair: Pair,
+    pub(crate) database: DatabaseServer,
+    pub(crate) broker: BrokerServer,
     tables: Vec<Table>,
 }
 
 impl Bench {
-    /// Starts both servers. PostgreSQL writes through to the disk, and runs neither a checkpoint
-    /// nor autovacuum during the measurement.
-    pub(crate) fn start(profile: Profile) -> Result<Self, Missing> {
-        let postgres = Postgres::newest()
-            .durable()
-            .config("shared_buffers = 1GB")
-            .config("max_wal_size = 16GB")
-            .config("checkpoint_timeout = 1h")
-            .config("autovacuum = off");
-        let (postgres, broker) = (postgres.start()?, RabbitMq::newest().start()?);
-        Ok(Self { profile, postgres, broker, tables: Vec::new() })
+    /// Starts both servers.
+    pub(crate) fn start(profile: Profile, pair: Pair) -> Result<Self, Missing> {
+        let (database, broker) = (DatabaseServer::start(pair.database)?, BrokerServer::start(pair.broker)?);
+        Ok(Self { profile, pair, database, broker, tables: Vec::new() })
     }
 
     /// Creates a fresh database with the tables of an outbox, those of the hand-written loop, and a
-    /// business table of this many keys.
+    /// business table of as many rows as there are keys.
     pub(crate) fn store(&self) -> String {
-        let url = self.postgres.fresh_database();
+        let url = self.database.fresh();
         run::<()>(&Role::Migrate { store: url.clone() });
-        let tables = format!(
-            "create table stock (key text primary key, reserved bigint not null) with (fillfactor = 50);
-             insert into stock select 'key-' || n, 0 from generate_series(0, {KEYS} - 1) n;
-             create table handled (consumer text not null, id uuid not null, handled_at timestamptz not null default now(),
-                                   primary key (consumer, id));
-             analyze stock; checkpoint"
-        );
-        self.postgres.query(&url, &tables);
+        if let DatabaseServer::Postgres(server) = &self.database {
+            server.query(&url, "checkpoint");
+        }
         url
     }
 
     /// Returns the number of effects of handlers.
     pub(crate) fn effects(&self, url: &str) -> u64 {
-        let sum = self.postgres.query(url, "select coalesce(sum(reserved), 0) from stock");
-        sum.trim().parse().unwrap_or_else(|_| panic!("the sum of the stock is {sum:?}, which is no number"))
+        within(async {
+            match self.database {
+                DatabaseServer::Postgres(_) => PostgresStore::reach(url).await.effects().await,
+                DatabaseServer::MySql(_) => MySqlStore::reach(url).await.effects().await,
+                DatabaseServer::MongoDb(_) => MongoDbStore::reach(url).await.effects().await,
+                DatabaseServer::Sqlite(..) => SqliteStore::reach(url).await.effects().await,
+            }
+        })
     }
 
     pub(crate) fn say(&self, what: impl AsRef<str>) {
@@ -99,30 +96,12 @@ impl Bench {
             "profile": format!("{:?}", self.profile).to_lowercase(),
             "processor": model.map(|(_, model)| model.trim()),
             "processors": std::thread::available_parallelism().map(usize::from).ok(),
-            "servers": [self.postgres.name(), self.broker.name()],
+            "pair": self.pair.to_string(),
+            "servers": [self.database.name(), self.broker.name()],
             "tables": self.tables,
         });
         fs::write(folder.join("inbox.json"), format!("{report:#}\n"))?;
         eprintln!("written to {}", folder.display());
         Ok(())
     }
-}
-
-pub(crate) async fn store(url: &str) -> PostgresStore {
-    PostgresStore::connect(url).await.expect("the database answers")
-}
-
-/// Returns the transport with one quorum queue. All variants consume through it, so that they
-/// differ by their shape alone.
-pub(crate) fn transport(url: &str) -> RabbitMqTransport {
-    let builder = RabbitMqTransport::builder(url).topology(Topology::Declared);
-    builder.consumer(topic(), consumer()).build().expect("a valid configuration")
-}
-
-pub(crate) fn topic() -> Topic {
-    Topic::new("orders").expect("a valid name")
-}
-
-pub(crate) fn consumer() -> Consumer {
-    Consumer::new("inventory").expect("a valid name")
 }

@@ -4,17 +4,21 @@ use std::time::Duration;
 
 use outbox_contract::Message;
 use outbox_engine::{HandlerContext, HandlerError, Inbox, InboxBuilder, InboxHandle, Mode};
+use outbox_store_mongodb::MongoDbStore;
+use outbox_store_mysql::MySqlStore;
 use outbox_store_postgres::PostgresStore;
+use outbox_store_sqlite::SqliteStore;
 use serde::{Deserialize, Serialize};
 
-use crate::bench::{UPDATE, consumer, store, topic, transport};
+use crate::broker::Address;
 use crate::child::{finished, measured, ready, tell};
+use crate::stock::Stock;
 
 /// Work of the inbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Consume {
     pub(crate) store: String,
-    pub(crate) broker: String,
+    pub(crate) broker: Address,
     pub(crate) stored: bool,
     /// Maximum number of messages in one transaction.
     pub(crate) batch: usize,
@@ -23,10 +27,19 @@ pub(crate) struct Consume {
 
 impl Consume {
     pub(crate) async fn play(self) {
-        let inbox = builder(store(&self.store).await, &self.broker)
+        match self.store.split(':').next() {
+            Some("sqlite") => self.play_on::<SqliteStore>().await,
+            Some("mysql") => self.play_on::<MySqlStore>().await,
+            Some("mongodb") => self.play_on::<MongoDbStore>().await,
+            _ => self.play_on::<PostgresStore>().await,
+        }
+    }
+
+    async fn play_on<S: Stock>(self) {
+        let inbox = builder(S::reach(&self.store).await, &self.broker)
             .mode(if self.stored { Mode::Stored } else { Mode::Direct })
             .batch(self.batch)
-            .on_any(add);
+            .on_any(reserve::<S>);
         ready().await;
         let mut running = None;
         let done = measured(self.messages, async {
@@ -43,14 +56,16 @@ impl Consume {
     }
 }
 
-async fn add(message: Message, context: &mut HandlerContext<'_, PostgresStore>) -> Result<(), HandlerError> {
-    sqlx::query(UPDATE).bind(message.order_key().as_str()).execute(context.tx()).await?;
-    Ok(())
+async fn reserve<S: Stock>(
+    message: Message,
+    context: &mut HandlerContext<'_, S>,
+) -> Result<(), HandlerError> {
+    S::reserve(context.tx(), message.order_key().as_str()).await
 }
 
 /// Returns an inbox for all parts of the benchmark: with the defaults.
-pub(crate) fn builder(store: PostgresStore, broker: &str) -> InboxBuilder<PostgresStore> {
-    Inbox::builder(store, transport(broker)).consumer(consumer().as_str()).topic(topic())
+pub(crate) fn builder<S: Stock>(store: S, broker: &Address) -> InboxBuilder<S> {
+    Inbox::builder(store, broker.transport()).consumer(broker.consumer().as_str()).topic(broker.topic())
 }
 
 pub(crate) async fn stop(inbox: InboxHandle) {

@@ -1,4 +1,4 @@
-//! The benchmark of inboxes from RabbitMQ to PostgreSQL: `cargo bench -p outbox-tests --bench inbox
+//! The benchmark of inboxes from a broker to a database: `cargo bench -p outbox-tests --bench inbox
 //! -- --help`
 //!
 //! This process starts the servers, fills queues, and reads the operating system's figures of each
@@ -6,13 +6,22 @@
 //! `role.rs`.
 
 mod bench;
+mod broker;
 mod by_hand;
 #[path = "../relay_bench/child.rs"]
 #[allow(dead_code, reason = "the relay's benchmark uses the rest")]
 mod child;
 mod consume;
+#[path = "../relay_bench/database.rs"]
+#[allow(dead_code, reason = "the relay's benchmark uses the rest")]
+mod database;
 mod fill;
+mod members;
+#[path = "../relay_bench/pair.rs"]
+#[allow(dead_code, reason = "the relay's benchmark uses the rest")]
+mod pair;
 #[path = "../relay_bench/process.rs"]
+#[allow(dead_code, reason = "the relay's benchmark uses the rest")]
 mod process;
 #[path = "../relay_bench/report.rs"]
 mod report;
@@ -20,6 +29,7 @@ mod role;
 mod slow;
 #[path = "../relay_bench/stats.rs"]
 mod stats;
+mod stock;
 mod throughput;
 
 use std::path::PathBuf;
@@ -27,8 +37,9 @@ use std::process::ExitCode;
 
 use bench::{Bench, Profile};
 use clap::{CommandFactory, Parser, Subcommand};
+use pair::{Broker, Database, Pair};
 
-/// Measures the inbox of this workspace beside a hand-written loop, from RabbitMQ to PostgreSQL.
+/// Measures the inbox of this workspace beside a hand-written loop, from a broker to a database.
 #[derive(Parser)]
 #[command(name = "inbox", after_help = HELP)]
 struct Cli {
@@ -38,6 +49,10 @@ struct Cli {
     /// be quoted.
     #[arg(long, global = true, value_enum, default_value_t = Profile::Quick)]
     profile: Profile,
+    /// The database and the broker: postgres, mysql, mariadb, mongodb or sqlite, and rabbitmq,
+    /// kafka or redis. `slow-key` on postgres only, `members` on postgres-rabbitmq only.
+    #[arg(long, global = true, default_value = "postgres-rabbitmq")]
+    pair: Pair,
     /// The folder for inbox.json.
     #[arg(long, global = true, default_value = "target/inbox_bench")]
     out: PathBuf,
@@ -47,14 +62,14 @@ struct Cli {
 }
 
 const HELP: &str = "\
-Servers: PostgreSQL 18 and RabbitMQ 4, started here on free ports, from the folder that tests/servers/prepare makes
+Servers: the database and the broker, started here on free ports, from the folder that tests/servers/prepare makes
 (target/servers, or what OUTBOX_SERVERS_DIR names).
 
 How to read it: what else runs on the machine moves rates by a factor of two, and CPU time per message by little. Compare
 rows of one run, whose variants take turns; quote medians, with the machine. Nothing else should run meanwhile.
 
 The loop by hand does for each message what an inbox does: begin, insert-or-ignore the id, the handler's one UPDATE if it was
-new, commit, acknowledge. It knows no retries, no failing keys, no dead letters, and loses a conflict's message to a crash.
+new, commit, acknowledge. On PostgreSQL, MySQL and MariaDB. It knows no retries, no failing keys, no dead letters, and loses a conflict's message to a crash.
 ";
 
 #[derive(Subcommand)]
@@ -65,7 +80,10 @@ enum What {
     /// Latency of messages of 1,000 keys beside a key of which each message takes a second, and
     /// without it.
     SlowKey,
-    /// All of these.
+    /// Members 1, 2 and 4 of a consumer that share its queues: their shares, and messages per second
+    /// with a handler of 5 ms; order and repeats over joins, leaves and kills. On RabbitMQ 4.0.
+    Members,
+    /// All of these that the pair has.
     All,
     /// One of the measured processes.
     #[command(hide = true)]
@@ -86,18 +104,33 @@ fn main() -> ExitCode {
         role::play(&role);
         return ExitCode::SUCCESS;
     }
-    let mut bench = match Bench::start(cli.profile) {
+    let of_postgres = matches!(what, What::SlowKey | What::Members);
+    if of_postgres && (cli.pair.database != Database::Postgres) {
+        eprintln!("{}: `slow-key` and `members` are measured on postgres", cli.pair);
+        return ExitCode::from(2);
+    }
+    if matches!(what, What::Members) && cli.pair.broker != Broker::RabbitMq {
+        eprintln!("{}: `members` share queues on rabbitmq", cli.pair);
+        return ExitCode::from(2);
+    }
+    let mut bench = match Bench::start(cli.profile, cli.pair) {
         Ok(bench) => bench,
         Err(missing) => {
             eprintln!("{missing}\n\nThis benchmark needs both servers: run tests/servers/prepare first.");
             return ExitCode::from(2);
         }
     };
-    if matches!(what, What::All | What::Throughput) {
+    let asked = |part: What| {
+        matches!(what, What::All) || std::mem::discriminant(&part) == std::mem::discriminant(&what)
+    };
+    if asked(What::Throughput) {
         throughput::run(&mut bench);
     }
-    if matches!(what, What::All | What::SlowKey) {
+    if asked(What::SlowKey) && cli.pair.database == Database::Postgres {
         slow::run(&mut bench);
+    }
+    if asked(What::Members) && cli.pair == (Pair { database: Database::Postgres, broker: Broker::RabbitMq }) {
+        members::run(&mut bench);
     }
     match bench.write(&cli.out) {
         Ok(()) => ExitCode::SUCCESS,

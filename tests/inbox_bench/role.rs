@@ -1,15 +1,19 @@
 //! Roles of child processes of this benchmark.
 
+use outbox_store_mongodb::MongoDbStore;
+use outbox_store_mysql::MySqlStore;
+use outbox_store_postgres::PostgresStore;
+use outbox_store_sqlite::SqliteStore;
 use serde::{Deserialize, Serialize};
 
-use crate::bench::store;
 use crate::child::{ready, tell};
-use crate::{by_hand, consume, fill, slow};
+use crate::stock::Stock;
+use crate::{by_hand, consume, fill, members, slow};
 
 /// Role of a child.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Role {
-    /// Creates the tables.
+    /// Creates the tables, of the outbox and of the consumer.
     Migrate { store: String },
     /// Puts messages into the queue.
     Fill(fill::Fill),
@@ -19,6 +23,8 @@ pub(crate) enum Role {
     ByHand(by_hand::ByHand),
     /// The inbox beside a slow key, or without it.
     Slow(slow::Slow),
+    /// One of several members of a consumer.
+    Member(members::Member),
 }
 
 /// Plays a role: the child's side.
@@ -29,13 +35,25 @@ pub(crate) fn play(role: &str) {
         match role {
             Role::Migrate { store: url } => {
                 ready().await;
-                outbox_contract::Store::migrate(&store(&url).await).await.expect("the tables are made");
+                match url.split(':').next() {
+                    Some("sqlite") => migrate::<SqliteStore>(&url).await,
+                    Some("mysql") => migrate::<MySqlStore>(&url).await,
+                    Some("mongodb") => migrate::<MongoDbStore>(&url).await,
+                    _ => migrate::<PostgresStore>(&url).await,
+                }
                 tell(&());
             }
             Role::Fill(part) => part.play().await,
             Role::Consume(part) => part.play().await,
             Role::ByHand(part) => part.play().await,
             Role::Slow(part) => part.play().await,
+            Role::Member(part) => part.play().await,
         }
     });
+}
+
+async fn migrate<S: Stock>(url: &str) {
+    let store = S::reach(url).await;
+    store.migrate().await.expect("the tables are made");
+    store.prepare().await;
 }

@@ -11,18 +11,20 @@ use outbox_store_postgres::PostgresStore;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::bench::{Bench, UPDATE, store, transport};
+use crate::bench::Bench;
+use crate::broker::Address;
 use crate::child::{Child, Role, finished, ready, tell};
 use crate::consume::{builder, stop};
 use crate::fill::{made, publish};
 use crate::report::Table;
 use crate::stats::{median, quantile};
+use crate::stock::Stock as _;
 
 /// Messages to send and handle.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Slow {
     pub(crate) store: String,
-    pub(crate) broker: String,
+    pub(crate) broker: Address,
     pub(crate) slow_key: bool,
     /// Messages of other keys for each second.
     pub(crate) rate: u32,
@@ -42,11 +44,11 @@ impl Slow {
     pub(crate) async fn play(self) {
         let (sent, handled) = (Times::default(), Times::default());
         let ends = Arc::clone(&handled);
-        let inbox = builder(store(&self.store).await, &self.broker);
+        let inbox = builder(PostgresStore::reach(&self.store).await, &self.broker);
         let inbox =
             inbox.on_any(async move |message: Message, context: &mut HandlerContext<'_, PostgresStore>| {
                 let key = message.order_key();
-                sqlx::query(UPDATE).bind(key.as_str()).execute(context.tx()).await?;
+                PostgresStore::reserve(context.tx(), key.as_str()).await?;
                 if key.as_str() == "slow" {
                     tokio::time::sleep(SLOW).await;
                 }
@@ -54,9 +56,9 @@ impl Slow {
                 Ok::<_, HandlerError>(())
             });
         let inbox = inbox.start().await.expect("the inbox starts");
-        let transport = transport(&self.broker);
+        let transport = self.broker.transport();
         ready().await;
-        self.send(&transport, &sent).await;
+        self.send(&*transport, &sent).await;
         let (sent, mut waits) = (take(&sent), Vec::new());
         let started = Instant::now();
         while waits.len() < sent.len() && started.elapsed() < Duration::from_secs(60) {
@@ -73,20 +75,20 @@ impl Slow {
 
     /// Sends at the requested rate, and records when each message of a fast key was at the broker.
     /// The first second warms everything.
-    async fn send(&self, transport: &impl Transport, sent: &Times) {
-        let mut tick = tokio::time::interval(TICK);
+    async fn send(&self, transport: &dyn Transport, sent: &Times) {
+        let (mut tick, topic) = (tokio::time::interval(TICK), self.broker.topic());
         let each = u64::from(self.rate) * u64::try_from(TICK.as_millis()).unwrap_or(1) / 1_000;
         let ticks = u64::from(self.seconds + 1) * 1_000 / u64::try_from(TICK.as_millis()).unwrap_or(1);
         for number in 0..ticks {
             tick.tick().await;
             let from = number * each;
             let mut batch: Vec<_> = (from..from + each)
-                .map(|number| made(number, &format!("key-{}", number % FAST_KEYS)))
+                .map(|number| made(&topic, number, &format!("key-{}", number % FAST_KEYS)))
                 .collect();
             let fast: Vec<MessageId> = batch.iter().map(|stored| stored.message.id).collect();
             // As many as are handled, and some more: there is always one at work.
             if self.slow_key && number % 40 == 0 {
-                batch.push(made(number, "slow"));
+                batch.push(made(&topic, number, "slow"));
             }
             publish(transport, batch).await;
             if number * 20 >= 1_000 {
@@ -111,7 +113,7 @@ pub(crate) fn run(bench: &mut Bench) {
         for slow_key in [false, true] {
             let with = if slow_key { "with" } else { "without" };
             bench.say(format!("slow key {repetition}/{repetitions}: {with}"));
-            let (store, broker) = (bench.store(), bench.broker.fresh_vhost());
+            let (store, broker) = (bench.store(), bench.broker.fresh());
             let role = Role::Slow(Slow { store, broker, slow_key, rate, seconds });
             let mut child = Child::start(&role);
             child.go();

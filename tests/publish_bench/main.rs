@@ -1,6 +1,7 @@
 //! Cost of publishing for this process, independent of both sides: `cargo bench -p outbox-tests
 //! --bench publish -- --help`
 
+mod amqp;
 #[path = "../relay_bench/process.rs"]
 #[allow(dead_code, reason = "the relay's benchmark uses the rest")]
 mod process;
@@ -10,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use outbox_contract::backend::{Outcome, Outcomes, Position, PublishBatch, RelayId, Stored};
 use outbox_contract::{Message, Route, Timestamp, Topic, Transport};
 use subjects::Subject;
@@ -18,8 +19,10 @@ use subjects::Subject;
 /// Publishes messages of 300 bytes from memory, and reports the cost of each for this process:
 /// microseconds of processor time.
 #[derive(Parser)]
-#[command(name = "publish", after_help = HELP)]
+#[command(name = "publish", after_help = HELP, args_conflicts_with_subcommands = true)]
 struct Cli {
+    #[command(subcommand)]
+    part: Option<Part>,
     /// The broker, a real one, started here on a free port.
     #[arg(value_enum, default_values_t = Broker::value_variants().iter().copied())]
     brokers: Vec<Broker>,
@@ -37,11 +40,18 @@ struct Cli {
     bench: bool,
 }
 
+#[derive(Clone, Debug, Subcommand)]
+enum Part {
+    /// The broker's share of publishing to RabbitMQ, by headers, exchanges, queues and frames.
+    Amqp(amqp::Amqp),
+}
+
 const HELP: &str = "\
 Rates say something of the machine, processor time of the code. The brokers come from the folder that tests/servers/prepare makes
 (target/servers, or what OUTBOX_SERVERS_DIR names).
 
   cargo bench -p outbox-tests --bench publish -- kafka --batch 250,1000 --under-way 2
+  cargo bench -p outbox-tests --bench publish -- amqp
 ";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -57,6 +67,9 @@ enum Broker {
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Some(Part::Amqp(part)) = &cli.part {
+        return if amqp::run(part).await { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     println!("{:<10} {:>6} {:>10} {:>10} {:>12}", "broker", "batch", "under way", "us CPU", "messages/s");
     let mut missing = false;
     for broker in cli.brokers {

@@ -153,10 +153,25 @@ fn markdown(table: &Table) -> String {
     let mut text = cells(head.collect());
     text.push_str(&format!("|{}\n", "---|".repeat(table.columns.len() + 1)));
     for row in &table.rows {
-        let values = row.values.iter().map(|value| value.map_or_else(String::new, figures));
+        let values = row.values.iter().map(|value| value.map_or_else(String::new, cell));
         text.push_str(&cells(std::iter::once(row.label.replace('|', "\\|")).chain(values).collect()));
     }
     text
+}
+
+/// A figure with a comma between thousands.
+fn cell(value: f64) -> String {
+    let text = figures(value);
+    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let digits = whole.trim_start_matches('-');
+    let mut grouped = whole[..whole.len() - digits.len()].to_owned();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped + rest
 }
 
 fn sentence(about: &str) -> String {

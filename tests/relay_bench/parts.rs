@@ -235,7 +235,7 @@ mod of_page {
     fn a_page_has_the_tables_and_shows_every_picture() {
         let (text, pictures) = render(&[report()]);
         for part in
-            ["## PostgreSQL to Kafka", "| ours, default | 75000 | 7.50 | 3.00 |", "| | per s |", "a \\| b"]
+            ["## PostgreSQL to Kafka", "| ours, default | 75,000 | 7.50 | 3.00 |", "| | per s |", "a \\| b"]
         {
             assert!(text.contains(part), "{part}: {text}");
         }

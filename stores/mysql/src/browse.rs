@@ -78,19 +78,19 @@ impl Table {
     fn page(&self, columns: &str, filter: &Filter) -> QueryBuilder<MySql> {
         let backwards = format!("{} desc", self.order.replace(", ", " desc, "));
         let order = if filter.newest { &*backwards } else { self.order };
-        let offset = format!(" offset {}", number(filter.offset));
         let mut query = QueryBuilder::new(String::new());
         if self.table == KEYS.table {
             // Names first, along an index: those that are passed over are neither read nor counted
             // for.
             query.push(format!("select {columns} from ("));
             self.push(&mut query, order, self.order, filter);
+            query.push(" offset ").push_bind(number(filter.offset));
             query.push(format!(
-                "{offset}) page straight_join outbox_key t on t.route = page.route and t.topic = page.topic and t.`key` = page.`key` order by {order}"
+                ") page straight_join outbox_key t on t.route = page.route and t.topic = page.topic and t.`key` = page.`key` order by {order}"
             ));
         } else {
             self.push(&mut query, order, columns, filter);
-            query.push(offset);
+            query.push(" offset ").push_bind(number(filter.offset));
         }
         query
     }
@@ -123,8 +123,17 @@ impl Table {
             }
             query.push("))");
         }
-        query.push(format!(" order by {order} limit {}", number(filter.limit())));
+        query.push(format!(" order by {order} limit ")).push_bind(number(filter.limit()));
     }
+}
+
+/// Returns true if a statement for this filter stays prepared: all of them but those for ids, of
+/// which each number is another statement.
+///
+/// One that does not is closed after it, which the server does not answer. The system's network
+/// then holds the next statement back until it is sure of the first, and that takes 40 ms.
+pub(crate) fn stays(filter: &Filter) -> bool {
+    filter.ids.is_none()
 }
 
 pub(crate) fn instant(row: &MySqlRow, column: usize) -> Result<Timestamp, sqlx::Error> {
@@ -161,7 +170,7 @@ impl MySqlStore {
     ) -> Result<Vec<T>, StoreError> {
         let mut query = table.page(columns, filter);
         let work = async |connection: &mut MySqlConnection| {
-            let rows = query.build().persistent(false).fetch_all(connection).await?;
+            let rows = query.build().persistent(stays(filter)).fetch_all(connection).await?;
             rows.iter().filter_map(|row| read(row).transpose()).collect()
         };
         self.on(operation, &self.lines().looking, work).await
@@ -179,12 +188,12 @@ impl MySqlStore {
         let mut sizes = table.page("length(t.headers) + length(t.payload)", filter);
         // Sizes first: what a connection was asked for is sent, whether it is read or not.
         let page = async |connection: &mut MySqlConnection| {
-            let rows = sizes.build().persistent(false).fetch_all(&mut *connection).await?;
+            let rows = sizes.build().persistent(stays(filter)).fetch_all(&mut *connection).await?;
             let sizes: Result<Vec<i64>, _> = rows.iter().map(|row| row.try_get_unchecked(0)).collect();
             let filter = Filter { limit: Some(fitting(&sizes?)), ..filter.clone() };
             let mut query = table.page(columns, &filter);
             let mut page = Vec::with_capacity(filter.limit());
-            let mut rows = query.build().persistent(false).fetch(connection);
+            let mut rows = query.build().persistent(stays(&filter)).fetch(connection);
             while let Some(row) = rows.try_next().await? {
                 page.push(read(&row)?);
             }
@@ -232,7 +241,7 @@ mod tests {
                 if let Some(route) = &filter.route {
                     explain = explain.bind(route.as_str().as_bytes().to_vec());
                 }
-                let plan = explain.fetch_one(&mut connection).await.unwrap();
+                let plan = explain.bind(20_i64).bind(40_i64).fetch_one(&mut connection).await.unwrap();
                 let plan: String = plan.try_get_unchecked(0).unwrap();
                 assert!(plan.contains("outbox_key_since"), "{plan}");
             }

@@ -6,7 +6,7 @@ use outbox_contract::{Route, StoreError, Timestamp, Topic};
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, MySql, QueryBuilder, Row};
 
-use crate::browse::{MESSAGE, OWN, count, fitting, instant, route, text};
+use crate::browse::{MESSAGE, OWN, count, fitting, instant, route, stays, text};
 use crate::fetch::number;
 use crate::line::in_snapshot;
 use crate::row::raw;
@@ -32,10 +32,10 @@ fn places(filter: &Filter) -> QueryBuilder<MySql> {
         query.push(" where route = ").push_bind(route.as_str().as_bytes().to_vec());
     }
     let looked_at = number(filter.looked_at());
-    query.push(format!(
-        " order by route{direction}, position{direction} limit {looked_at}) w \
-         straight_join outbox_message t on t.route = w.route and t.position = w.position where true"
-    ));
+    query.push(format!(" order by route{direction}, position{direction} limit ")).push_bind(looked_at);
+    query.push(
+        ") w straight_join outbox_message t on t.route = w.route and t.position = w.position where true",
+    );
     let names = [
         (" and w.topic = ", filter.topic.as_ref().map(Topic::as_str)),
         (" and w.order_key = ", filter.key.as_ref().map(|key| key.as_str())),
@@ -62,7 +62,8 @@ fn places(filter: &Filter) -> QueryBuilder<MySql> {
         query.push(")");
     }
     let (limit, offset) = (number(filter.limit()), number(filter.offset));
-    query.push(format!(" order by w.route{direction}, w.position{direction} limit {limit} offset {offset}"));
+    query.push(format!(" order by w.route{direction}, w.position{direction} limit ")).push_bind(limit);
+    query.push(" offset ").push_bind(offset);
     query
 }
 
@@ -71,7 +72,7 @@ impl MySqlStore {
     pub(crate) async fn waiting_page(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
         let mut places = places(filter);
         let page = async |connection: &mut MySqlConnection| {
-            let rows = places.build().persistent(false).fetch_all(&mut *connection).await?;
+            let rows = places.build().persistent(stays(filter)).fetch_all(&mut *connection).await?;
             let mut found: Vec<(String, i64)> = Vec::with_capacity(rows.len());
             let mut sizes: Vec<i64> = Vec::with_capacity(rows.len());
             for row in &rows {
@@ -89,7 +90,8 @@ impl MySqlStore {
                 "select {MESSAGE}, t.route from outbox_message t where {among} \
                  order by t.route{direction}, t.position{direction}"
             );
-            let rows = sqlx::query(AssertSqlSafe(select)).persistent(false).fetch_all(connection).await?;
+            // Not prepared: see `stays`.
+            let rows = sqlx::raw_sql(AssertSqlSafe(select)).fetch_all(connection).await?;
             let listed = |row: &MySqlRow| {
                 let stored = raw(row).presentable();
                 let at = stored.appended_at;
