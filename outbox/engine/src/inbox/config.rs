@@ -372,6 +372,7 @@ impl InboxConfig {
             outage_max_delay: self.outage_max_delay,
             unhealthy_age: self.unhealthy_age,
             retry: self.retry.clone(),
+            is_steady: true,
             ..RelayConfig::default()
         }
     }

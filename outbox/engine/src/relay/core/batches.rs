@@ -23,6 +23,7 @@ pub(super) struct Batches {
 /// An unconfirmed batch.
 #[derive(Debug)]
 pub(super) struct Batch {
+    pub(super) began: Duration,
     // By slot of the batch; `None` where a message was confirmed early.
     pub(super) sent: Vec<Option<Sent>>,
 }
@@ -67,9 +68,9 @@ impl Batches {
         Some((sent.len(), through))
     }
 
-    fn insert(&mut self, number: u64, sent: Vec<Sent>) {
+    fn insert(&mut self, number: u64, began: Duration, sent: Vec<Sent>) {
         self.messages += sent.len();
-        self.out.insert(number, Batch { sent: sent.into_iter().map(Some).collect() });
+        self.out.insert(number, Batch { began, sent: sent.into_iter().map(Some).collect() });
     }
 
     fn sent(&self) -> impl Iterator<Item = &Sent> {
@@ -146,7 +147,7 @@ impl Core {
     /// Returns the size of a batch that spreads the waiting messages over the publishers.
     fn share(&self) -> usize {
         let waiting = self.in_flight().0.saturating_sub(self.batches.messages + self.removals.messages());
-        waiting.div_ceil(self.limits.shares.max(1)).max(MIN_SHARE).min(self.limits.batch)
+        waiting.div_ceil(self.limits.shares.max(1)).max(MIN_SHARE).min(self.paced(self.limits.batch))
     }
 
     /// Takes the next messages of keys that are not suspect.
@@ -234,7 +235,7 @@ impl Core {
         let messages = sent.iter().map(|sent| Arc::clone(&sent.held.stored)).collect();
         let epochs = sent.iter().map(|sent| (sent.held.stored.bucket, sent.epoch)).collect();
         let attempts = sent.first().map_or(0, |first| self.attempts(first));
-        self.batches.insert(number, sent);
+        self.batches.insert(number, self.now, sent);
         self.lines.began(number, line);
         if line == Line::Silent {
             self.breaker.began_silent(self.now);

@@ -7,17 +7,39 @@ const FIXED_BYTES: usize = 256;
 ///
 /// A plain counter: the code that drops a message gives its share back. The simulation compares the
 /// counter with the table after each event.
+///
+/// It begins narrow, with fewer messages than are allowed. A broker that answers fast gets all of
+/// them, so that batches of a backlog are full; one that is slow or away has less to repeat.
 #[derive(Debug)]
 pub(crate) struct Credit {
     messages: usize,
     bytes: usize,
+    /// Maximum number of messages now.
     max_messages: usize,
+    /// The same when it is narrow, and when it is wide.
+    bounds: (usize, usize),
     max_bytes: usize,
 }
 
 impl Credit {
-    pub(crate) fn new(max_messages: usize, max_bytes: usize) -> Self {
-        Self { messages: 0, bytes: 0, max_messages, max_bytes }
+    /// Creates it with a maximum number of messages when it is narrow, and when it is wide.
+    pub(crate) fn new(bounds: (usize, usize), max_bytes: usize) -> Self {
+        Self { messages: 0, bytes: 0, max_messages: bounds.0, bounds, max_bytes }
+    }
+
+    /// Allows as many messages as ever.
+    pub(crate) fn widen(&mut self) {
+        self.max_messages = self.bounds.1;
+    }
+
+    /// Returns true if as many messages are allowed as ever.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.max_messages == self.bounds.1
+    }
+
+    /// Allows fewer from now on. Messages in memory stay there.
+    pub(crate) fn narrow(&mut self) {
+        self.max_messages = self.bounds.0;
     }
 
     /// Takes the share of a message. Never refuses: the caller asks for [`room`](Self::room) before
@@ -69,8 +91,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn fewer_messages_are_allowed_until_it_is_wide() {
+        let mut credit = Credit::new((5, 9), 1_000);
+        assert_eq!(credit.room(), (5, 1_000));
+        assert!(!credit.is_wide());
+        credit.widen();
+        assert_eq!((credit.room(), credit.is_wide()), ((9, 1_000), true));
+        credit.take(8, 8);
+        credit.narrow();
+        assert_eq!((credit.room().0, credit.is_half_free(), credit.is_short()), (0, false, true));
+        credit.give(6, 6);
+        assert_eq!((credit.room().0, credit.is_half_free()), (3, true));
+    }
+
+    #[test]
     fn what_is_given_back_makes_room() {
-        let mut credit = Credit::new(2, 1_000);
+        let mut credit = Credit::new((2, 2), 1_000);
         credit.take(1, 400);
         credit.take(1, 700);
         assert_eq!((credit.room(), credit.is_half_free()), ((0, 0), false));
@@ -81,7 +117,7 @@ mod tests {
 
     #[test]
     fn small_messages_are_asked_for_within_the_bytes_too() {
-        let mut credit = Credit::new(1_000, 10_240);
+        let mut credit = Credit::new((1_000, 1_000), 10_240);
         let (messages, bytes) = credit.room_for_content();
         assert_eq!((messages, messages * FIXED_BYTES + bytes), (20, 10_240));
         credit.take(1, 10_239);
@@ -96,7 +132,7 @@ mod tests {
 
     #[test]
     fn no_bytes_left_means_no_room_whatever_the_count() {
-        let mut credit = Credit::new(10, 100);
+        let mut credit = Credit::new((10, 10), 100);
         credit.take(1, 500);
         assert_eq!(credit.room(), (0, 0));
     }

@@ -13,6 +13,8 @@ pub(crate) struct Limits {
     pub(crate) fetch_bytes: usize,
     /// Maximum number of messages in memory, and of rows that are to be parked.
     pub(crate) max_in_flight: usize,
+    /// Maximum number of messages in memory until the transport is known to be fast.
+    pub(crate) narrow_in_flight: usize,
     /// Maximum number of bytes of messages in memory; one message may exceed it.
     pub(crate) max_in_flight_bytes: usize,
     /// Maximum number of rows of one key in memory.
@@ -59,6 +61,7 @@ impl Limits {
             fetch_rows: config.fetch_batch,
             fetch_bytes: config.fetch_batch_bytes,
             max_in_flight: config.max_in_flight,
+            narrow_in_flight: config.narrow_in_flight(),
             max_in_flight_bytes: config.max_in_flight_bytes,
             max_per_key: config.max_per_key(),
             batch: config.publish_batch,

@@ -187,7 +187,7 @@ impl Core {
         if sabotaged!(self, BudgetIgnored) {
             messages = usize::MAX;
         }
-        let room = (messages.min(self.limits.fetch_rows), bytes.min(self.limits.fetch_bytes));
+        let room = (messages.min(self.paced(self.limits.fetch_rows)), bytes.min(self.limits.fetch_bytes));
         let reader = (&self.route, self.relay);
         match turn {
             Turn::Wide(part) => {

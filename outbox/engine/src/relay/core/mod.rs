@@ -167,7 +167,10 @@ impl Core {
             numbers: 0,
             commands: Vec::new(),
             counts: Counts::default(),
-            table: Table::new(Credit::new(limits.max_in_flight, limits.max_in_flight_bytes)),
+            table: Table::new(Credit::new(
+                (limits.narrow_in_flight, limits.max_in_flight),
+                limits.max_in_flight_bytes,
+            )),
             lines: Lines::new(limits.publishers, limits.silent_publishers),
             timers: BTreeSet::new(),
             batches: Batches::default(),

@@ -38,6 +38,11 @@ pub(super) struct Silence {
     pub(super) delivered: u64,
 }
 
+/// Share of the publish timeout within which a fast broker answers a batch, and share that only a
+/// slow one takes: 250 ms and 2.5 s by default.
+const FAST: u32 = 20;
+const SLOW: u32 = 2;
+
 /// Number of such attempts after which the missing answer counts as a failure of the message.
 const STRIKES: u32 = 5;
 /// Maximum number of silent keys that are remembered. Beyond it all are forgotten, and counted
@@ -57,6 +62,7 @@ impl Core {
         let line = self.lines.is_back(number);
         let alone = batch.sent.len() == 1;
         let evidence = Evidence::of(&outcomes, refused);
+        let took = self.now.saturating_sub(batch.began);
         // Messages that were confirmed early are counted already.
         let mut rest: Vec<(Sent, Option<Outcome>)> = Vec::with_capacity(batch.sent.len());
         let mut outcomes = outcomes.into_iter();
@@ -69,8 +75,28 @@ impl Core {
         let mut back = Back { number, alone, broke, unavailable: None, delivered };
         self.take_runs(rest, &mut back);
         self.delivered = back.delivered;
+        if line != Some(Line::Silent) {
+            let evidence = if back.unavailable.is_some() { Evidence::NoAnswer } else { evidence };
+            self.tune(evidence, took);
+        }
         if !broke {
             self.heard_of_transport(evidence, back.unavailable, line);
+        }
+    }
+
+    /// Returns a maximum size of fetches or batches as the pace of the transport allows it.
+    pub(super) fn paced(&self, most: usize) -> usize {
+        if self.table.credit.is_wide() { most } else { most.div_ceil(2) }
+    }
+
+    /// Adjusts the credit to the pace of the transport: how long a batch took to be answered. A key
+    /// that hangs says nothing about it.
+    fn tune(&mut self, evidence: Evidence, took: Duration) {
+        match evidence {
+            Evidence::Answered if took <= self.limits.publish_timeout / FAST => self.table.credit.widen(),
+            Evidence::Answered if took >= self.limits.publish_timeout / SLOW => self.table.credit.narrow(),
+            Evidence::NoAnswer => self.table.credit.narrow(),
+            Evidence::Answered | Evidence::NotSent => {}
         }
     }
 

@@ -99,7 +99,7 @@ async fn keys_that_come_to_hang_do_not_stop_a_route_that_flows() {
             (arrived, most) = (now.min(sent.len() - 1), most.max(relay.stats().in_flight));
         }
         assert!(longest <= SOON * 2, "{keys} keys x {deep}: the slowest took {longest:?}");
-        assert!(most <= 2_000, "{most} messages in memory");
+        assert!(most <= 4_000, "{most} messages in memory");
         within(S, || world.broker.len() >= sent.len()).await;
         assert_eq!(world.dead().await.len(), 0);
         rig.transport.calm();

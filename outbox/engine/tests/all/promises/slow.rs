@@ -115,8 +115,8 @@ fn messages() -> impl Iterator<Item = Message> {
     (0..MESSAGES).map(|n| message(&format!("key-{}", n % 1_000)))
 }
 
-/// With the default configuration, 2,000 messages are in flight: 20 s of work at a hundred a
-/// second, 80 s at 25. The publish timeout is 5 s.
+/// With the default configuration, a slow broker has 2,000 messages in flight: 20 s of work at a
+/// hundred a second, 80 s at 25. The publish timeout is 5 s.
 #[tokio::test(start_paused = true)]
 async fn a_slow_broker_gets_nothing_twice() {
     for (turns, each) in [(Turns::Batches, 10), (Turns::Messages, 10), (Turns::Batches, 40)] {

@@ -267,7 +267,8 @@ fn while_a_key_is_tried_and_catches_up_nothing_is_parked() {
 /// A few seconds of silence, and what stands behind it makes room.
 #[test]
 fn keys_of_which_nothing_is_heard_make_room_for_others() {
-    let config = RelayConfig { max_in_flight: 4, fetch_batch: 4, lanes: 1, ..RelayConfig::default() };
+    let config =
+        RelayConfig { max_in_flight: 4, fetch_batch: 4, lanes: 1, is_steady: true, ..RelayConfig::default() };
     let mut bench = Bench::new(Ordering::Single, &config);
     bench.reads((0..4).map(|of| message(1 + i64::try_from(of).unwrap(), of)).collect());
     let batch = bench.batch().unwrap();

@@ -205,7 +205,7 @@ finds! {
     finds_fetch_fence: FetchFence,
     finds_useless_fetch_counts: UselessFetchCounts,
     finds_rows_above_marks: RowsAboveMarks,
-    finds_windows_overlap: WindowsOverlap from 6400,
+    finds_windows_overlap: WindowsOverlap from 5500,
     finds_transitions_forgotten: TransitionsForgotten,
     finds_contradiction_taken: ContradictionTaken,
     finds_key_window_ends_early: KeyWindowEndsEarly,

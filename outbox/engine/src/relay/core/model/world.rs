@@ -307,10 +307,12 @@ fn policy(random: &mut fastrand::Rng) -> RetryPolicy {
 }
 
 fn limits(random: &mut fastrand::Rng) -> Limits {
+    let max_in_flight = random.usize(4..24);
     Limits {
         fetch_rows: random.usize(1..8),
         fetch_bytes: usize::MAX >> 2,
-        max_in_flight: random.usize(4..24),
+        max_in_flight,
+        narrow_in_flight: if max_in_flight % 4 == 3 { max_in_flight.div_ceil(2) } else { max_in_flight },
         max_in_flight_bytes: if random.u32(0..4) == 0 { random.usize(3_000..8_000) } else { usize::MAX >> 2 },
         max_per_key: random.usize(1..6),
         batch: random.usize(1..8),
