@@ -64,8 +64,13 @@ pub(crate) fn render(reports: &[Report]) -> (String, Vec<(String, String)>) {
     let (mut text, mut pictures) = ("# One run\n".to_owned(), Vec::new());
     // Writing to a string does not fail.
     let _ = writeln!(text, "\n{}", wrapped(INTRODUCTION));
+    let mut last = "";
     for report in reports {
-        let _ = writeln!(text, "\n## {}\n\n{}", title(&report.pair), wrapped(&machine(report)));
+        if report.pair != last {
+            let _ = writeln!(text, "\n## {}", title(&report.pair));
+        }
+        last = &report.pair;
+        let _ = writeln!(text, "\n{}", wrapped(&machine(report)));
         for table in &report.tables {
             for (name, alt, bars) in pictures_of(&report.pair, table) {
                 let file = format!("benchmark-{}-{name}.svg", report.pair);
