@@ -86,7 +86,7 @@ fn variants() -> Vec<Variant> {
         with("4 connections", |it| it.connections = 4),
         with("4 queues", |it| it.queues = 4),
         with("16 queues", |it| it.queues = 16),
-        with("frames of 4 KiB", |it| it.frame_max = 4_096),
+        with("frames of 8 KiB", |it| it.frame_max = 8_192),
         with("frames of 1 MiB", |it| it.frame_max = 1 << 20),
         with("payload of 30 bytes", |it| it.payload = 30),
         with("payload of 3,000 bytes", |it| it.payload = 3_000),

@@ -64,16 +64,26 @@ pub(crate) fn render(reports: &[Report]) -> (String, Vec<(String, String)>) {
     let (mut text, mut pictures) = ("# One run\n".to_owned(), Vec::new());
     // Writing to a string does not fail.
     let _ = writeln!(text, "\n{}", wrapped(INTRODUCTION));
+    let mut last = "";
     for report in reports {
-        let _ = writeln!(text, "\n## {}\n\n{}", title(&report.pair), wrapped(&machine(report)));
-        for table in &report.tables {
+        if report.pair != last {
+            let _ = writeln!(text, "\n## {}", title(&report.pair));
+        }
+        last = &report.pair;
+        let _ = writeln!(text, "\n{}", wrapped(&machine(report)));
+        // Statements are of interest to who changes them.
+        for table in report.tables.iter().filter(|table| table.name != "asked") {
             for (name, alt, bars) in pictures_of(&report.pair, table) {
                 let file = format!("benchmark-{}-{name}.svg", report.pair);
                 let _ = writeln!(text, "\n![{alt}](images/{file})");
                 pictures.push((file, bars.svg()));
             }
-            let _ =
-                writeln!(text, "\n{}\n\n{}", wrapped(&sentence(&table.about)), markdown(table).trim_end());
+            let _ = writeln!(
+                text,
+                "\n{}\n\n{}",
+                wrapped(&sentence(&report.pair, &table.about)),
+                markdown(table).trim_end()
+            );
         }
     }
     (text, pictures)
@@ -148,11 +158,14 @@ fn pictures_of(pair: &str, table: &Table) -> Vec<(&'static str, String, Bars)> {
 }
 
 fn markdown(table: &Table) -> String {
-    let cells = |cells: Vec<String>| format!("| {} |\n", cells.join(" | ")).replace("|  |", "| |");
+    let cells = |cells: Vec<String>| {
+        let cell = |cell: &String| if cell.is_empty() { " |".to_owned() } else { format!(" {cell} |") };
+        format!("|{}\n", cells.iter().map(cell).collect::<String>())
+    };
     let head = std::iter::once(String::new()).chain(table.columns.iter().map(|name| name.to_string()));
     let mut text = cells(head.collect());
     text.push_str(&format!("|{}\n", "---|".repeat(table.columns.len() + 1)));
-    for row in &table.rows {
+    for row in table.rows.iter().filter(|row| row.values.iter().any(Option::is_some)) {
         let values = row.values.iter().map(|value| value.map_or_else(String::new, cell));
         text.push_str(&cells(std::iter::once(row.label.replace('|', "\\|")).chain(values).collect()));
     }
@@ -174,7 +187,8 @@ fn cell(value: f64) -> String {
     grouped + rest
 }
 
-fn sentence(about: &str) -> String {
+fn sentence(pair: &str, about: &str) -> String {
+    let about = about.strip_prefix(&format!("{pair}: ")).unwrap_or(about);
     let mut letters = about.chars();
     let first = letters.next().into_iter().flat_map(char::to_uppercase);
     let text: String = first.chain(letters).collect();

@@ -218,8 +218,10 @@ mod of_page {
         let mut table = Table::new("throughput", "60,000 messages", &["messages/s", "own us", "broker us"]);
         table.row("ours, default", [Some(75_000.0), Some(7.5), Some(3.0)]);
         table.row("part: fetch and settle", [Some(150_000.0), Some(4.0), None]);
-        let mut asked = Table::new("asked", "statements", &["per s"]);
-        asked.row("select a | b", [Some(1.0)]);
+        table.row("part: nothing", [None, None, None]);
+        let mut more = Table::new("memory", "postgres-kafka: a backlog", &["MiB", "messages/s"]);
+        more.row("a | b", [None, Some(1.0)]);
+        let asked = Table::new("asked", "statements", &["per s"]);
         Report {
             profile: "quick".to_owned(),
             processor: None,
@@ -227,18 +229,22 @@ mod of_page {
             load: Some(3.25),
             pair: "postgres-kafka".to_owned(),
             servers: vec!["PostgreSQL 18".to_owned(), "Kafka 4.3".to_owned()],
-            tables: vec![table, asked],
+            tables: vec![table, more, asked],
         }
     }
 
     #[test]
     fn a_page_has_the_tables_and_shows_every_picture() {
         let (text, pictures) = render(&[report()]);
-        for part in
-            ["## PostgreSQL to Kafka", "| ours, default | 75,000 | 7.50 | 3.00 |", "| | per s |", "a \\| b"]
-        {
+        for part in [
+            "## PostgreSQL to Kafka",
+            "| ours, default | 75,000 | 7.50 | 3.00 |",
+            "\nA backlog.\n",
+            "| a \\| b | | 1.00 |",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        assert!(!text.contains("part: nothing") && !text.contains("| per s |"), "{text}");
         let names: Vec<&str> = pictures.iter().map(|(name, _)| &**name).collect();
         assert_eq!(names, ["benchmark-postgres-kafka-rate.svg", "benchmark-postgres-kafka-cpu.svg"]);
         assert!(names.iter().all(|name| text.contains(&format!("(images/{name})"))), "{text}");

@@ -21,6 +21,10 @@ pub(crate) trait Writer: Clone + Send + Sync + Sized + 'static {
     fn write(&self, message: Message) -> impl Future<Output = ()> + Send;
 }
 
+/// Number of tries of a transaction that meets others.
+const MAX_TRIES: u32 = 20;
+/// Code of SQLite's error for a database that another writer has locked.
+const BUSY: &str = "5";
 const INSERT: &str = "insert into business (body) values ('x')";
 
 /// Implements it for a store of SQL, with the definition of the table's primary key.
@@ -37,7 +41,14 @@ macro_rules! writer {
             }
 
             async fn write(&self, message: Message) {
-                let mut tx = $begin(self).await.expect("begun");
+                let mut tx = loop {
+                    match $begin(self).await {
+                        Ok(tx) => break tx,
+                        // Others have written for longer than the driver waits.
+                        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(BUSY) => {}
+                        Err(error) => panic!("not begun: {error}"),
+                    }
+                };
                 sqlx::query(INSERT).execute(&mut *tx).await.expect("written");
                 Outbox::new(self.clone()).append_message(&mut tx, message).await.expect("appended");
                 tx.commit().await.expect("committed");
@@ -64,16 +75,24 @@ impl Writer for MongoDbStore {
         Self::connect(url).await.expect("the database answers")
     }
 
-    /// A collection is created with its first document.
-    async fn prepare(&self) {}
+    async fn prepare(&self) {
+        let database = self.client().default_database().expect("the URL names a database");
+        database.create_collection("business").await.expect("a collection can be created");
+    }
 
+    /// A transaction that meets another one is begun again, as the driver's manual says.
     async fn write(&self, message: Message) {
-        let mut session = self.begin().await.expect("begun");
         let database = self.client().default_database().expect("the URL names a database");
         let business = database.collection("business");
-        business.insert_one(doc! { "body": "x" }).session(&mut session).await.expect("written");
-        Outbox::new(self.clone()).append_message(&mut session, message).await.expect("appended");
-        self.commit(session).await.into_result().expect("committed");
+        for tries in 1.. {
+            let mut session = self.begin().await.expect("begun");
+            business.insert_one(doc! { "body": "x" }).session(&mut session).await.expect("written");
+            let appended = Outbox::new(self.clone()).append_message(&mut session, message.clone()).await;
+            if appended.is_ok() && self.commit(session).await.into_result().is_ok() {
+                return;
+            }
+            assert!(tries < MAX_TRIES, "not written: {appended:?}");
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use outbox_contract::admin::{Diagnosis, DiagnosisKind};
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Row};
 
-use crate::error::number;
+use crate::error::{is_denied, number};
 
 /// Values from which something is a finding.
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +27,6 @@ pub(crate) struct Limits {
 pub(crate) const LIMITS: Limits =
     Limits { transaction: Duration::from_secs(5 * 60), history: 1_000_000, free: 1 << 30 };
 
-/// Access denied: the missing privilege is PROCESS.
-const DENIED: [u16; 3] = [1142, 1227, 1370];
 /// A statement of some session has bytes that are no text, and the server shows no session at all.
 const NO_TEXT: u16 = 3854;
 
@@ -43,7 +41,7 @@ impl<T> Seen<T> {
     fn of(found: Result<T, sqlx::Error>) -> Result<Self, sqlx::Error> {
         match found {
             Ok(found) => Ok(Self::Yes(found)),
-            Err(error) if number(&error).is_some_and(|number| DENIED.contains(&number)) => Ok(Self::Denied),
+            Err(error) if is_denied(&error) => Ok(Self::Denied),
             Err(error) if number(&error) == Some(NO_TEXT) => Ok(Self::NotNow),
             Err(error) => Err(error),
         }

@@ -2,7 +2,6 @@
 
 use outbox_contract::backend::{Position, RowId};
 use outbox_contract::{MessageId, Route};
-use sqlx::AssertSqlSafe;
 use sqlx::mysql::MySqlConnection;
 
 use crate::line::{in_transaction, run};

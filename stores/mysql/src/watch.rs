@@ -18,7 +18,7 @@ use sqlx::Row;
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
-use crate::error::{is_denied, is_sound};
+use crate::error::is_denied;
 use crate::line::{Line, Way};
 use crate::sql;
 

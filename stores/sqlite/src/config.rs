@@ -40,7 +40,7 @@ pub struct SqliteOptions {
     pub busy_timeout: Duration,
     /// Interval at which a connection of its own asks whether the file has changed, while the
     /// relays of this process look less often: so they hear of messages that other processes have
-    /// committed. Default 5 ms, for about 1 % of a core; None: they are found by polling alone.
+    /// committed. Default 5 ms; None: they are found by polling alone.
     pub watch_interval: Option<Duration>,
     /// Connections of [`pool`](crate::SqliteStore::pool), the user's pool. Default 8: one of them
     /// can write at a time. Not used if the user provides the pool.

@@ -109,8 +109,8 @@ async fn an_open_writer_is_in_no_relays_way() {
 }
 
 /// Schedules messages that are due, and commits.
-/// However little memory the server gives its optimizer for lists: without ranges of single rows,
-/// a settlement would read the route, and wait for the row that is not committed.
+/// The server gives its optimizer little memory for lists. Without ranges of single rows, a
+/// settlement would read the whole route, and wait for the row that is not committed.
 #[tokio::test]
 async fn a_large_settlement_waits_for_no_open_writer() {
     let mut hasty = options();

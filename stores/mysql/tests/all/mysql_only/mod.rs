@@ -9,6 +9,7 @@ mod autocommit;
 mod below;
 mod blame;
 mod bounds;
+mod browsing;
 mod faults;
 mod foreign;
 mod gaps;

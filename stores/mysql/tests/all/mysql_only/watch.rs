@@ -110,7 +110,7 @@ async fn one_session_watches_for_all_relays_and_ends_with_the_last() {
     }
 }
 
-/// Told once; and when the right is there, it is watched again.
+/// Without the right the watch pauses, and goes on once it is there.
 #[tokio::test]
 async fn a_watch_without_a_right_waits_for_it() {
     for fixture in both().await {

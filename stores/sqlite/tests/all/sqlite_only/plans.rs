@@ -101,7 +101,7 @@ async fn a_list_of_failing_keys_is_read_along_an_index() {
     let plan = plan(&fixture, include_str!("../../../src/queries/browse_keys.sql")).await;
     assert!(plan.iter().any(|step| step.contains("USING COVERING INDEX outbox_key_since")), "{plan:#?}");
     let sorts = plan.iter().filter(|step| step.contains("FOR ORDER BY")).count();
-    assert_eq!(sorts, 1, "only the page itself: {plan:#?}");
+    assert!(sorts <= 1, "at most the page itself: {plan:#?}");
 }
 
 /// However many keys fail, the measurement looks at none by itself, and scans none to find those
