@@ -65,7 +65,11 @@ impl StoreLayer for Gated {
 
     fn wakeups(&self) -> BoxStream<'static, Wakeup> {
         let is_open = Arc::clone(&self.is_open);
-        Store::wakeups(&*self.inner).inspect(move |_| drop(is_open.send_replace(true))).boxed()
+        Store::wakeups(&*self.inner)
+            .inspect(move |_| {
+                is_open.send_replace(true);
+            })
+            .boxed()
     }
 }
 

@@ -77,6 +77,11 @@ impl Batches {
         self.out.values().flat_map(|batch| batch.sent.iter().flatten())
     }
 
+    /// Returns the buckets of the messages in unconfirmed batches.
+    pub(super) fn buckets(&self) -> BucketSet {
+        self.sent().map(|sent| sent.held.stored.bucket).collect()
+    }
+
     /// Returns true if no message of these buckets is in an unconfirmed batch.
     pub(super) fn is_quiet(&self, buckets: &BucketSet) -> bool {
         !self.sent().any(|sent| buckets.contains(sent.held.stored.bucket))

@@ -106,7 +106,10 @@ impl Core {
     }
 
     fn acquire(&mut self, leases: &[Lease]) -> bool {
-        let giving_back = self.leases.given_back();
+        // A batch from before they were lost may still be under way: a key is in one at a time. The
+        // next heartbeat takes them over.
+        let busy = self.batches.buckets().without(&self.reading.owned);
+        let unavailable = self.leases.given_back().union(&busy);
         let mut gained = BucketSet::EMPTY;
         let mut low_water = Position::END;
         for lease in leases {
@@ -114,7 +117,7 @@ impl Core {
             // heartbeat ran before the release.
             let is_released = self.leases.epoch(lease.bucket) == lease.epoch;
             if !self.reading.owned.contains(lease.bucket)
-                && (sabotaged!(self, GivenUpIsTaken) || (!giving_back.contains(lease.bucket) && !is_released))
+                && (sabotaged!(self, GivenUpIsTaken) || (!unavailable.contains(lease.bucket) && !is_released))
             {
                 gained.insert(lease.bucket);
                 low_water = low_water.min(lease.low_water);

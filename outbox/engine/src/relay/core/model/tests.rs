@@ -132,6 +132,7 @@ holds! {
     a_shard_whose_counter_went_back_and_on_to_the_next_number_is_read_whole: 30_904 32_895 35_975 51_123 59_835 69_014;
     a_mark_covers_no_row_above_its_position: 157_784 261_763;
     a_lease_that_was_over_comes_back_under_another_epoch: 486_763;
+    a_bucket_that_comes_back_waits_for_the_batches_from_before: 90_180;
 }
 
 /// All that a test run is to meet, or nothing is known of it.
