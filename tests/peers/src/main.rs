@@ -30,7 +30,7 @@ enum Name {
     Hexeract,
 }
 
-/// What the benchmark asks for.
+/// Work that the benchmark asks for.
 #[derive(Debug, Deserialize)]
 enum Role {
     Peer(Peer),
