@@ -216,3 +216,53 @@ async fn what_was_delivered_is_removed_while_the_rest_of_its_batch_is_waited_for
     rig.transport.calm();
     world.drained(S * 10).await;
 }
+
+/// Transport that confirms each batch after so much time.
+#[derive(Clone)]
+struct Answers(Duration);
+
+#[async_trait]
+impl Transport for Answers {
+    fn name(&self) -> &'static str {
+        "answers"
+    }
+
+    async fn check(&self) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    fn validate(&self, _message: &Message) -> Result<(), Rejection> {
+        Ok(())
+    }
+
+    async fn publish(&self, _batch: PublishBatch, outcomes: &Outcomes) {
+        tokio::time::sleep(self.0).await;
+        outcomes.report_rest(&Outcome::Delivered);
+    }
+
+    async fn subscribe(&self, _subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
+        unreachable!("no test consumes")
+    }
+
+    async fn close(&self) {}
+}
+
+/// With the default configuration, 2,000 messages, and 4,000 while the broker answers fast: within
+/// a twentieth of the publish timeout, 250 ms.
+#[tokio::test(start_paused = true)]
+async fn a_broker_that_answers_fast_gets_twice_as_much_at_once() {
+    for (answers, allowed) in [(MS * 100, 2_001..=4_000), (MS * 1_000, 1_000..=2_000)] {
+        let world = World::new();
+        world.append((0..12_000).map(|n| message(&format!("key-{}", n % 3_000)))).await;
+        let rig = world.rig();
+        let relay = Relay::builder(Arc::clone(&rig.store), Answers(answers));
+        let relay = relay.clock(Arc::<TestClock>::clone(&rig.clock)).seed(1).start().await.unwrap();
+        let mut most = 0;
+        while world.waiting() > 0 {
+            most = most.max(relay.stats().in_flight);
+            tokio::time::sleep(MS).await;
+        }
+        relay.stop(S * 20).await;
+        assert!(allowed.contains(&most), "answers within {answers:?}: {most} in memory");
+    }
+}
