@@ -47,7 +47,7 @@ impl Watch {
     /// Watches until it is dropped.
     pub(crate) async fn run(self) -> Infallible {
         let _seat = self.seat.lock().await;
-        let line = Line::new(self.way.clone().without_catching_up());
+        let mut line = Line::new(self.way.clone().without_catching_up());
         let (mut pause, mut failures, mut was_told) = (self.interval, 0_u32, false);
         loop {
             sleep(pause).await;
@@ -68,6 +68,8 @@ impl Watch {
                     } else {
                         tracing::debug!(%error, "could not watch for messages of other processes; they are found by polling");
                     }
+                    // A session keeps the rights to its database that it began with.
+                    line = Line::new(self.way.clone().without_catching_up());
                     pause = FIRST_PAUSE.saturating_mul(1 << failures.min(6)).min(LONGEST_PAUSE);
                     failures += 1;
                 }
