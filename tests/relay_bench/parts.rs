@@ -59,7 +59,7 @@ mod of_noise {
 
     #[test]
     fn a_change_larger_than_the_noise_of_a_median_is_found_in_both_directions() {
-        for (factor, expected) in [(1.06, Moved::More), (0.94, Moved::Less)] {
+        for (factor, expected) in [(1.1, Moved::More), (0.9, Moved::Less)] {
             let found = (0..200).filter(|seed| {
                 let head = noisy(20.0 * factor, seed + 1_000_000, 25);
                 Ratio::of(&noisy(20.0, *seed, 25), &head).unwrap().moved() == expected

@@ -90,7 +90,8 @@ async fn a_table_with_more_free_space_than_content_is_found() {
         // The server estimates a table's content, and does so again in the background.
         run(&mut connection, "analyze table outbox_dead").await;
         let limits = Limits { transaction: Duration::from_secs(600), history: u64::MAX, ..NONE };
-        assert!(found(&mut connection, DiagnosisKind::Bloat, limits).await.is_empty());
+        let is_none = |all: &[String]| all.is_empty();
+        until(&mut connection, limits, is_none).await;
         run(&mut connection, "delete from outbox_dead").await;
         // The purge gives back pages a little later.
         let is = |all: &[String]| all.iter().any(|text| text.starts_with("outbox_dead has "));
@@ -98,7 +99,7 @@ async fn a_table_with_more_free_space_than_content_is_found() {
         assert!(all.iter().any(|text| text.contains("optimize table outbox_dead")), "{all:?}");
         assert!(found(&mut connection, DiagnosisKind::Bloat, LIMITS).await.is_empty(), "it is little");
         run(&mut connection, "optimize table outbox_dead").await;
-        assert!(found(&mut connection, DiagnosisKind::Bloat, limits).await.is_empty());
+        until(&mut connection, limits, is_none).await;
     }
 }
 
