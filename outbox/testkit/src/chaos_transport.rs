@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
+use outbox_contract::admin::Diagnosis;
 use outbox_contract::backend::{
     Deliveries, Outcome, Outcomes, PublishBatch, Stored, Subscription, TransportLayer, Unavailable,
 };
@@ -210,6 +211,11 @@ impl TransportLayer for ChaosTransport {
     async fn check(&self) -> Result<(), TransportError> {
         self.reachable("check")?;
         self.inner.check().await
+    }
+
+    async fn diagnose(&self, topics: &[Topic]) -> Result<Vec<Diagnosis>, TransportError> {
+        self.reachable("diagnose")?;
+        self.inner.diagnose(topics).await
     }
 
     async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {

@@ -27,7 +27,7 @@ use crate::lease::now;
 use crate::line::in_transaction;
 use crate::row::raw;
 use crate::store::MySqlStore;
-use crate::{audit, below, diagnose, identity, sql};
+use crate::{audit, below, diagnose, history, identity, sql};
 
 impl MySqlStore {
     /// Does something with a key that is failing or held, and commits it.
@@ -270,8 +270,12 @@ impl Admin for MySqlStore {
     }
 
     async fn diagnose(&self) -> Result<Vec<Diagnosis>, StoreError> {
-        let find =
-            async |connection: &mut MySqlConnection| diagnose::find(connection, diagnose::LIMITS).await;
+        let kept = self.options().history;
+        let find = async |connection: &mut MySqlConnection| {
+            let mut found = diagnose::find(connection, diagnose::LIMITS).await?;
+            found.extend(history::find(connection, kept).await?);
+            Ok(found)
+        };
         self.on("diagnose", &self.lines().operating, find).await
     }
 

@@ -10,6 +10,7 @@ use sqlx::{AssertSqlSafe, Connection};
 
 use crate::MySqlStore;
 use crate::diagnose::{LIMITS, Limits, find};
+use crate::history;
 
 /// Longer than any wait of a test, even on a slow machine.
 const LONG: Duration = Duration::from_secs(120);
@@ -160,5 +161,56 @@ async fn a_user_that_may_not_see_the_transactions_of_others_is_told_so() {
                 .await
                 .unwrap();
         assert!(found(&mut low, DiagnosisKind::Unseen, LIMITS).await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn partitions_of_the_history_that_are_missing_or_over_are_found_until_a_turn() {
+    let week = Duration::from_secs(7 * 86_400);
+    for server in servers() {
+        let (_, mut connection) = migrated(&server).await;
+        let texts = async |connection: &mut MySqlConnection, kept: Option<Duration>| {
+            let found = history::find(connection, kept).await.unwrap();
+            found.into_iter().map(|it| format!("{} / {}", it.text, it.remedy)).collect::<Vec<_>>()
+        };
+        assert_eq!(texts(&mut connection, Some(week)).await, [""; 0], "nothing was delivered");
+        for minutes in [20, 0] {
+            run(
+                &mut connection,
+                &format!(
+                    "insert into outbox_history (delivered_at, position, stripe, number, id, route, topic, order_key, event_type, schema_version, \
+                                                 content_type, headers, payload, occurred_at, appended_at) \
+                     select floor(unix_timestamp(now(6)) * 1000000) - {minutes} * 60000000, {minutes}, 0, 0, unhex(replace(uuid(), '-', '')), \
+                            'default', 'orders', 'a', 'x', 1, 't', '', '', 0, 0"
+                ),
+            )
+            .await;
+        }
+        for kept in [Some(week), None] {
+            let found = texts(&mut connection, kept).await;
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(
+                found[0].starts_with("outbox_history has no partition for what is delivered now"),
+                "{found:?}"
+            );
+            assert!(found[0].contains("a user with alter and drop on outbox_history"), "{found:?}");
+        }
+        run(&mut connection, "set @outbox_locks = 1").await;
+        history::turn(&mut connection, week).await.unwrap();
+        assert_eq!(texts(&mut connection, Some(week)).await, [""; 0]);
+
+        let (_, mut connection) = migrated(&server).await;
+        run(&mut connection, "set @outbox_locks = 1").await;
+        run(
+            &mut connection,
+            "alter table outbox_history reorganize partition rest into (partition until_1000 values less than (1000), \
+                                                                      partition rest values less than maxvalue)",
+        )
+        .await;
+        let found = texts(&mut connection, Some(week)).await;
+        assert!(found.len() == 1 && found[0].contains("were not dropped: until_1000 /"), "{found:?}");
+        assert_eq!(texts(&mut connection, None).await, [""; 0], "the retention is not known");
+        history::turn(&mut connection, week).await.unwrap();
+        assert_eq!(texts(&mut connection, Some(week)).await, [""; 0]);
     }
 }

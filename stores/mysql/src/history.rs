@@ -3,10 +3,13 @@
 
 use std::time::Duration;
 
+use outbox_contract::admin::Diagnosis;
 use outbox_contract::backend::rules::micros;
-use sqlx::Row;
+use outbox_store_sql::History;
 use sqlx::mysql::MySqlConnection;
+use sqlx::{AssertSqlSafe, Row};
 
+use crate::error::is_denied;
 use crate::lease::now;
 use crate::line::run;
 
@@ -90,6 +93,30 @@ async fn alter(connection: &mut MySqlConnection, statement: Option<String>) -> R
 fn to_drop(over: &[Partition]) -> Option<String> {
     let names: Vec<&str> = over.iter().map(|partition| partition.name.as_str()).collect();
     (!names.is_empty()).then(|| format!("alter table outbox_history drop partition {}", names.join(", ")))
+}
+
+/// Examines the partitions. `kept`: the retention, if this program keeps a history.
+pub(crate) async fn find(
+    connection: &mut MySqlConnection,
+    kept: Option<Duration>,
+) -> Result<Vec<Diagnosis>, sqlx::Error> {
+    let partitions = partitions(connection).await?.into_iter().map(|it| (it.name, it.bound)).collect();
+    let rest = rest(connection, "asc").await?.zip(rest(connection, "desc").await?);
+    let history = History { now: now(connection).await?, kept, partitions, rest };
+    let run = "run a relay with `history`, as a user with alter and drop on outbox_history; the log of one that can't says why";
+    Ok(history.diagnoses(run, run))
+}
+
+/// Returns the delivery of the first or the last message in the partition without a bound, if this
+/// user may read it.
+async fn rest(connection: &mut MySqlConnection, order: &'static str) -> Result<Option<i64>, sqlx::Error> {
+    let statement =
+        format!("select delivered_at from outbox_history partition (rest) order by entry {order} limit 1");
+    match sqlx::query(AssertSqlSafe(statement)).persistent(false).fetch_optional(connection).await {
+        Ok(row) => row.map(|row| row.try_get_unchecked(0)).transpose(),
+        Err(error) if is_denied(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The partitions that have a bound, in order.

@@ -21,10 +21,11 @@ use crate::error::store_error;
 use crate::fetch::number;
 use crate::handled;
 use crate::identity;
+use crate::maintain::MAX_REST;
 use crate::row::raw;
 use crate::sql::newest_first;
 use crate::store::PostgresStore;
-use crate::{below, diagnose};
+use crate::{below, diagnose, diagnose_history};
 
 /// Maximum number of messages that one transaction discards: a relay that parks another one behind
 /// them waits no longer than that takes.
@@ -318,8 +319,13 @@ impl Admin for PostgresStore {
     async fn diagnose(&self) -> Result<Vec<Diagnosis>, StoreError> {
         let failed = |error| store_error("diagnose", error);
         let mut line = self.lines().browsing.hold().await.map_err(failed)?;
-        let schema = self.options().schema.as_deref();
-        let found = diagnose::find(&mut line.connection, schema, diagnose::LIMITS).await;
+        let (schema, kept) = (self.options().schema.as_deref(), self.options().history);
+        let find = async |connection: &mut PgConnection| {
+            let mut found = diagnose::find(connection, schema, diagnose::LIMITS).await?;
+            found.extend(diagnose_history::find(connection, schema, kept, MAX_REST).await?);
+            Ok(found)
+        };
+        let found = find(&mut line.connection).await;
         line.finish(found).await.map_err(failed)
     }
 

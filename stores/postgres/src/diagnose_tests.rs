@@ -10,6 +10,7 @@ use sqlx::{AssertSqlSafe, Connection};
 
 use crate::PostgresStore;
 use crate::diagnose::{LIMITS, Limits, find};
+use crate::diagnose_history;
 
 /// Longer than any wait of a test, even on a slow machine.
 const LONG: Duration = Duration::from_secs(120);
@@ -239,4 +240,45 @@ async fn a_role_that_may_not_see_the_transactions_of_others_is_told_so() {
     place.run(&format!("grant pg_read_all_stats to {role}")).await;
     assert!(of_kind(&mut low, DiagnosisKind::Unseen, NONE).await.is_empty());
     assert_eq!(of_kind(&mut low, DiagnosisKind::Cleanup, NONE).await.len(), 1);
+}
+
+#[tokio::test]
+async fn partitions_of_the_history_that_are_missing_or_over_are_found_until_a_turn() {
+    let Some(mut place) = Place::shared().await else { return };
+    let texts = async |place: &mut Place, kept: Option<Duration>, max_rest: i64| {
+        let found = diagnose_history::find(&mut place.connection, None, kept, max_rest).await.unwrap();
+        found.into_iter().map(|it| format!("{} / {}", it.text, it.remedy)).collect::<Vec<_>>()
+    };
+    let week = Some(Duration::from_secs(7 * 86_400));
+    assert_eq!(texts(&mut place, week, 0).await, [""; 0], "nothing was delivered");
+    place
+        .run(
+            "insert into outbox_history (position, occurred_at, appended_at, delivered_at, schema_version, id, bucket, route, topic, order_key, \
+                                         event_type, content_type, headers, payload) \
+             select n, 0, 0, outbox_now() - n * 20 * 60000000::bigint, 1, gen_random_uuid(), 0, 'default', 'orders', 'a', 'x', 't', '', '' \
+             from generate_series(0, 1) n",
+        )
+        .await;
+    for kept in [week, None] {
+        let found = texts(&mut place, kept, i64::MAX).await;
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].starts_with("outbox_history has no partition for what is delivered now"),
+            "{found:?}"
+        );
+        assert!(found[0].contains("as role postgres, which owns outbox_history"), "{found:?}");
+    }
+    let too_large = texts(&mut place, week, 0).await;
+    assert_eq!(too_large.len(), 2, "{too_large:?}");
+    assert!(too_large[1].ends_with("select outbox_turn_history(604800000000, null)"), "{too_large:?}");
+    place.run("select outbox_turn_history(604800000000, null)").await;
+    assert_eq!(texts(&mut place, week, i64::MAX).await, [""; 0]);
+
+    let old = "create table outbox_history_1000_2000 partition of outbox_history for values from (1000000000) to (2000000000)";
+    place.run(old).await;
+    let found = texts(&mut place, week, i64::MAX).await;
+    assert!(found.len() == 1 && found[0].contains("not dropped: outbox_history_1000_2000 /"), "{found:?}");
+    assert_eq!(texts(&mut place, None, i64::MAX).await, [""; 0], "the retention is not known");
+    place.run("select outbox_turn_history(604800000000, null)").await;
+    assert_eq!(texts(&mut place, week, i64::MAX).await, [""; 0]);
 }

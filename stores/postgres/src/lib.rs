@@ -8,6 +8,7 @@ mod check;
 mod config;
 mod deduplicate;
 mod diagnose;
+mod diagnose_history;
 #[cfg(test)]
 mod diagnose_tests;
 mod due;

@@ -65,7 +65,7 @@ pub(crate) async fn maintain(
 
 /// Maximum size of the default partition of the history, in bytes, while others are created: it is
 /// read from end to end for each, and settlements wait meanwhile. Less than a second's reading.
-const MAX_REST: i64 = 256 * 1024 * 1024;
+pub(crate) const MAX_REST: i64 = 256 * 1024 * 1024;
 
 /// Creates partitions of the history ahead and drops old ones. Returns the approximate number of
 /// dropped rows.

@@ -1,10 +1,12 @@
 #![doc = include_str!("../README.md")]
 
+mod history;
 pub mod looks;
 mod migrate;
 mod row;
 pub mod statements;
 
+pub use history::History;
 pub use migrate::{Migration, Migrations};
 use outbox_contract::MessageId;
 pub use row::{Column, MessageRow, NotAMessage, Raw};

@@ -9,6 +9,7 @@ mod connection_error;
 mod consumer_error;
 mod context;
 mod deliveries;
+mod diagnose;
 mod dispatch;
 mod flight;
 mod gapless;

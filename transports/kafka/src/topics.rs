@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use outbox_contract::backend::Unavailable;
 use outbox_contract::{Failure, Topic, TransportError};
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, OwnedResourceSpecifier, ResourceSpecifier};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, ConfigResourceResult, OwnedResourceSpecifier, ResourceSpecifier,
+};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::error::{IsError as _, KafkaError};
-use rdkafka::metadata::Metadata;
+use rdkafka::metadata::{Metadata, MetadataPartition};
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use tokio::sync::oneshot;
 
@@ -32,41 +34,46 @@ const FIRST_WAIT: Duration = Duration::from_millis(250);
 
 /// A topic as the broker describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Described {
-    partitions: i32,
+pub(crate) struct Described {
+    pub(crate) partitions: i32,
     /// Number of replicas that are in step where they are the fewest.
-    fewest_in_step: usize,
-    /// A partition without a leader.
-    leaderless: bool,
+    pub(crate) fewest_in_step: usize,
+    /// Partitions without a leader.
+    pub(crate) leaderless: Vec<i32>,
+    /// Partitions with a leader that have replicas out of step.
+    pub(crate) lagging: Vec<i32>,
     /// Number of copies where they are the fewest.
-    copies: usize,
+    pub(crate) copies: usize,
+    /// Number of brokers that live.
+    pub(crate) brokers: usize,
 }
 
 /// Settings of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Settings {
+pub(crate) struct Settings {
     /// Number of copies that must be in step before a message is confirmed.
-    needed_in_step: usize,
+    pub(crate) needed_in_step: usize,
     /// A copy that is behind may become the leader.
-    unclean: bool,
+    pub(crate) unclean: bool,
+    /// The most bytes of a record batch, if the broker tells.
+    pub(crate) max_message_bytes: Option<usize>,
 }
 
-impl Settings {
-    /// Ways in which confirmed messages of a topic with so many copies can be lost.
-    fn dangers(self, topic: &Topic, copies: usize) -> Vec<String> {
-        let mut dangers = Vec::new();
-        if copies > 1 && self.needed_in_step < 2 {
-            dangers.push(format!(
-                "topic {topic} has {copies} replicas, and confirms a message that only one of them has: set min.insync.replicas to 2"
-            ));
-        }
-        if self.unclean {
-            dangers.push(format!(
-                "topic {topic} may elect a replica that is out of sync as its leader: set unclean.leader.election.enable to false"
-            ));
-        }
-        dangers
-    }
+/// Settings as the broker told them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Told {
+    /// Those of each topic; topics of which it told nothing are left out.
+    pub(crate) settings: HashMap<Topic, Settings>,
+    /// True if the user may not see those of some topic.
+    pub(crate) refused: bool,
+}
+
+/// The brokers, as one of them told last. Empty: none did.
+#[derive(Debug, Default)]
+struct Brokers {
+    addresses: String,
+    /// The number of one of them.
+    one: Option<i32>,
 }
 
 /// Asks the broker about topics.
@@ -76,8 +83,7 @@ pub(crate) struct Topics {
     /// The client that asks. It is never retired.
     client: Arc<Gapless>,
     counts: Mutex<HashMap<Topic, (i32, Instant)>>,
-    /// The addresses of all brokers, as one of them told last. Empty: none did.
-    brokers: Arc<Mutex<String>>,
+    brokers: Arc<Mutex<Brokers>>,
     /// Dangers that were warned of.
     warned: Mutex<BTreeSet<String>>,
 }
@@ -126,7 +132,7 @@ impl Topics {
             Ok(described) => described,
             Err(absent) => return Some(absent),
         };
-        if described.leaderless {
+        if !described.leaderless.is_empty() {
             let words = format!("a partition of {topic} has no leader; check its brokers");
             return Some((Unavailable::Topic, Failure::new("no-leader", words)));
         }
@@ -147,7 +153,8 @@ impl Topics {
         }
     }
 
-    async fn describe(&self, topic: &Topic, limit: Duration) -> Result<Described, Absent> {
+    /// Asks the broker what a topic is, for so long at most.
+    pub(crate) async fn describe(&self, topic: &Topic, limit: Duration) -> Result<Described, Absent> {
         let (client, name, brokers) = (Arc::clone(&self.client), topic.clone(), Arc::clone(&self.brokers));
         let mut answer = pin!(question(move || ask(&client, &brokers, name.as_str(), limit)));
         let first_wait = FIRST_WAIT.min(limit / 4);
@@ -179,8 +186,8 @@ impl Topics {
     fn config_of_others(&self) -> ClientConfig {
         let mut config = self.config.admin();
         let brokers = self.brokers.lock().unwrap_or_else(PoisonError::into_inner);
-        if !brokers.is_empty() {
-            config.set("bootstrap.servers", brokers.as_str());
+        if !brokers.addresses.is_empty() {
+            config.set("bootstrap.servers", brokers.addresses.as_str());
         }
         config.set("enable.sparse.connections", "false");
         config
@@ -189,29 +196,56 @@ impl Topics {
     /// Returns the number of replicas that must be in step before the broker takes anything. 1
     /// where it does not say.
     async fn needed_in_step(&self, topic: &Topic, limit: Duration) -> usize {
-        let settings = self.settings(std::slice::from_ref(topic), limit).await;
-        settings.get(topic).map_or(1, |settings| settings.needed_in_step)
+        let told = self.settings(std::slice::from_ref(topic), limit).await;
+        told.settings.get(topic).map_or(1, |settings| settings.needed_in_step)
     }
 
-    /// Returns settings of topics; those that the broker does not tell are left out.
-    async fn settings(&self, topics: &[Topic], limit: Duration) -> HashMap<Topic, Settings> {
-        let admin: Result<AdminClient<DefaultClientContext>, KafkaError> = self.config.admin().create();
-        let Ok(admin) = admin else { return HashMap::new() };
-        let options = AdminOptions::new().request_timeout(Some(limit));
+    /// Returns settings of topics, as far as the broker tells them.
+    pub(crate) async fn settings(&self, topics: &[Topic], limit: Duration) -> Told {
         let asked: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic.as_str())).collect();
-        let told = admin.describe_configs(&asked, &options).await.unwrap_or_default();
-        // The end of a client blocks.
-        drop(tokio::task::spawn_blocking(move || drop(admin)));
-        let mut settings = HashMap::new();
-        for resource in told.into_iter().flatten() {
+        let mut told = Told::default();
+        for resource in self.configs(&asked, limit).await {
+            let resource = match resource {
+                Ok(resource) => resource,
+                Err(code) => {
+                    told.refused |= code == RDKafkaErrorCode::TopicAuthorizationFailed;
+                    continue;
+                }
+            };
             let OwnedResourceSpecifier::Topic(name) = &resource.specifier else { continue };
             let Some(topic) = topics.iter().find(|topic| topic.as_str() == name) else { continue };
             let value = |name| resource.get(name).and_then(|entry| entry.value.clone());
-            let needed_in_step = value("min.insync.replicas").and_then(|it| it.parse().ok()).unwrap_or(1);
-            let unclean = value("unclean.leader.election.enable").is_some_and(|it| it == "true");
-            settings.insert(topic.clone(), Settings { needed_in_step, unclean });
+            let number = |name| value(name).and_then(|it| it.parse().ok());
+            let settings = Settings {
+                needed_in_step: number("min.insync.replicas").unwrap_or(1),
+                unclean: value("unclean.leader.election.enable").is_some_and(|it| it == "true"),
+                max_message_bytes: number("max.message.bytes"),
+            };
+            told.settings.insert(topic.clone(), settings);
         }
-        settings
+        told
+    }
+
+    /// Returns true if the broker makes topics that a client asks for. None: it does not tell.
+    pub(crate) async fn makes_topics(&self, limit: Duration) -> Option<bool> {
+        let one = self.brokers.lock().unwrap_or_else(PoisonError::into_inner).one?;
+        let told = self.configs(&[ResourceSpecifier::Broker(one)], limit).await;
+        let broker = told.into_iter().flatten().next()?;
+        broker.get("auto.create.topics.enable")?.value.as_deref()?.parse().ok()
+    }
+
+    /// Asks for configurations. Empty: there was no answer.
+    async fn configs(&self, asked: &[ResourceSpecifier<'_>], limit: Duration) -> Vec<ConfigResourceResult> {
+        if asked.is_empty() {
+            return Vec::new();
+        }
+        let admin: Result<AdminClient<DefaultClientContext>, KafkaError> = self.config.admin().create();
+        let Ok(admin) = admin else { return Vec::new() };
+        let options = AdminOptions::new().request_timeout(Some(limit));
+        let told = admin.describe_configs(asked, &options).await.unwrap_or_default();
+        // The end of a client blocks.
+        drop(tokio::task::spawn_blocking(move || drop(admin)));
+        told
     }
 
     /// Warns of settings of the topics in use under which messages can be lost that were confirmed:
@@ -221,11 +255,12 @@ impl Topics {
         if topics.is_empty() {
             return;
         }
-        let settings = self.settings(&topics, limit).await;
+        let told = self.settings(&topics, limit).await;
         let mut found = BTreeSet::new();
-        for (topic, settings) in &settings {
+        for (topic, settings) in &told.settings {
             if let Ok(described) = self.describe(topic, limit).await {
-                found.extend(settings.dangers(topic, described.copies));
+                let dangers = settings.dangers(described.copies).into_iter();
+                found.extend(dangers.map(|danger| format!("topic {topic}: {}", danger.text())));
             }
         }
         let before = std::mem::replace(
@@ -255,13 +290,19 @@ async fn question(
     }
 }
 
-fn ask(client: &Gapless, brokers: &Mutex<String>, topic: &str, limit: Duration) -> Result<Described, Absent> {
+fn ask(
+    client: &Gapless,
+    brokers: &Mutex<Brokers>,
+    topic: &str,
+    limit: Duration,
+) -> Result<Described, Absent> {
     let metadata =
         client.client().fetch_metadata(Some(topic), limit).map_err(|error| unreachable(client, &error))?;
     client.answered();
     let all: Vec<String> =
         metadata.brokers().iter().map(|broker| format!("{}:{}", broker.host(), broker.port())).collect();
-    *brokers.lock().unwrap_or_else(PoisonError::into_inner) = all.join(",");
+    let one = metadata.brokers().first().map(|broker| broker.id());
+    *brokers.lock().unwrap_or_else(PoisonError::into_inner) = Brokers { addresses: all.join(","), one };
     described(&metadata, topic)
 }
 
@@ -289,11 +330,16 @@ fn described(metadata: &Metadata, topic: &str) -> Result<Described, Absent> {
     if partitions.is_empty() {
         return Err((Unavailable::Topic, missing(topic)));
     }
+    let of = |is: &dyn Fn(&MetadataPartition) -> bool| {
+        partitions.iter().filter(|it| is(it)).map(MetadataPartition::id).collect()
+    };
     Ok(Described {
         partitions: i32::try_from(partitions.len()).unwrap_or(i32::MAX),
         fewest_in_step: partitions.iter().map(|it| it.isr().len()).min().unwrap_or_default(),
-        leaderless: partitions.iter().any(|it| it.leader() < 0),
+        leaderless: of(&|it| it.leader() < 0),
+        lagging: of(&|it| it.leader() >= 0 && it.isr().len() < it.replicas().len()),
         copies: partitions.iter().map(|it| it.replicas().len()).min().unwrap_or_default(),
+        brokers: metadata.brokers().len(),
     })
 }
 
@@ -314,18 +360,4 @@ fn absent_by(trouble: &ConnectionError) -> Absent {
     let cause = trouble.cause();
     let words = format!("{}; librdkafka says: {}", cause.remedy(), trouble.words);
     (Unavailable::Route, Failure::new(cause.class(), words))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_setting_is_dangerous_only_where_there_are_copies_to_lose_it_to() {
-        let dangers = |needed_in_step, unclean, copies| {
-            Settings { needed_in_step, unclean }.dangers(&"orders".parse().unwrap(), copies).len()
-        };
-        assert_eq!((dangers(1, false, 1), dangers(2, false, 3)), (0, 0));
-        assert_eq!((dangers(1, false, 3), dangers(1, true, 1), dangers(1, true, 3)), (1, 1, 2));
-    }
 }

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use outbox_contract::admin::Diagnosis;
 use outbox_contract::backend::{
     Deliveries, Outcomes, Problem, PublishBatch, Subscription, Transport, Unavailable,
 };
-use outbox_contract::{Message, Rejection, TransportError, TransportErrorKind};
+use outbox_contract::{Message, Rejection, Topic, TransportError, TransportErrorKind};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::builder::KafkaTransportBuilder;
@@ -16,6 +17,7 @@ use crate::config::Config;
 use crate::connection_error::kind_of;
 use crate::consumer_error::not_readable;
 use crate::deliveries::KafkaDeliveries;
+use crate::diagnose;
 use crate::dispatch::Dispatch;
 use crate::flight::{Flight, Heard};
 use crate::gapless::Gapless;
@@ -148,6 +150,12 @@ impl Transport for KafkaTransport {
         self.shared.topics.check("check", ANSWER).await?;
         self.shared.topics.look_at_settings(ANSWER).await;
         Ok(())
+    }
+
+    async fn diagnose(&self, topics: &[Topic]) -> Result<Vec<Diagnosis>, TransportError> {
+        self.shared.open("diagnose")?;
+        let sent = self.shared.config.max_message_bytes;
+        diagnose::find(&self.shared.topics, topics, sent, ANSWER).await
     }
 
     fn validate(&self, message: &Message) -> Result<(), Rejection> {

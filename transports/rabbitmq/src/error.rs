@@ -204,6 +204,11 @@ impl Fault {
         self
     }
 
+    /// Returns the text without that of the cause.
+    pub(crate) fn own_words(&self) -> &str {
+        &self.words
+    }
+
     pub(crate) fn to_error(&self, operation: &'static str) -> TransportError {
         let error = TransportError::new(self.kind, operation, self.words.clone());
         match &self.cause {

@@ -10,6 +10,7 @@ mod config;
 mod connection;
 mod consumption;
 mod deliveries;
+mod diagnose;
 mod error;
 mod frames;
 mod gates;

@@ -9,12 +9,14 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outbox_contract::TransportErrorKind;
+use outbox_contract::admin::Diagnosis;
+use outbox_contract::{Topic, TransportErrorKind};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::channel::Channel;
 use crate::config::Config;
+use crate::diagnose;
 use crate::error::Fault;
 use crate::pauses::Pauses;
 use crate::topology;
@@ -114,6 +116,12 @@ impl Pool {
         self.found_missing();
         self.look_after(&wire).await?;
         topology::check_publishing(&wire, &self.shared.config).await
+    }
+
+    /// Examines the broker, and the queues of these topics.
+    pub(crate) async fn diagnose(&self, topics: &[Topic]) -> Result<Vec<Diagnosis>, Fault> {
+        let wire = self.wire().await?;
+        diagnose::find(&wire, &self.shared.config, topics).await
     }
 
     pub(crate) async fn close(&self) {

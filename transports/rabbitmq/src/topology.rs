@@ -151,7 +151,8 @@ pub(crate) async fn prepare_queue(
     }
 }
 
-fn queues(config: &Config, consumer: &Consumer, topic: &Topic) -> Result<Vec<Queue>, Fault> {
+/// Returns the queues of a consumer for a topic.
+pub(crate) fn queues(config: &Config, consumer: &Consumer, topic: &Topic) -> Result<Vec<Queue>, Fault> {
     (0..config.partitions.0)
         .map(|number| {
             let name = config.partitions.queue(consumer, topic, number);

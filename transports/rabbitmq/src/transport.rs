@@ -5,9 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use outbox_contract::admin::Diagnosis;
 use outbox_contract::backend::flow::Window;
 use outbox_contract::backend::{Deliveries, Outcomes, PublishBatch, Subscription, Transport};
-use outbox_contract::{Message, Rejection, TransportError};
+use outbox_contract::{Message, Rejection, Topic, TransportError};
 use tokio::sync::watch;
 
 use crate::builder::RabbitMqTransportBuilder;
@@ -68,6 +69,10 @@ impl Transport for RabbitMqTransport {
 
     async fn check(&self) -> Result<(), TransportError> {
         self.shared.pool.check().await.map_err(|fault| fault.to_error("check"))
+    }
+
+    async fn diagnose(&self, topics: &[Topic]) -> Result<Vec<Diagnosis>, TransportError> {
+        self.shared.pool.diagnose(topics).await.map_err(|fault| fault.to_error("diagnose"))
     }
 
     fn validate(&self, message: &Message) -> Result<(), Rejection> {

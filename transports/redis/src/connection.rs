@@ -168,6 +168,18 @@ impl Connection {
         }
     }
 
+    /// Sends the same to the server, or to every node of a cluster, and gives the answers of each,
+    /// with the address of a node.
+    async fn send_to_all(&mut self, pipeline: &Pipeline) -> Result<Vec<(Option<String>, Vec<Value>)>, Error> {
+        match &mut self.wire {
+            Wire::One(one) => Ok(vec![(None, one.send_packed_commands(pipeline, 0, pipeline.len()).await?)]),
+            Wire::Cluster(nodes) => {
+                let answers = nodes.send_to_all(pipeline).await?;
+                Ok(nodes.addresses().map(Some).zip(answers).collect())
+            }
+        }
+    }
+
     pub(crate) fn is_of_cluster(&self) -> bool {
         matches!(self.wire, Wire::Cluster(_))
     }
@@ -252,9 +264,21 @@ impl Link {
         within: Duration,
     ) -> Result<Vec<Value>, Error> {
         let answers = timeout(within, self.send(connection, pipeline)).await;
-        answers.unwrap_or_else(|_| {
-            Err(Error::unknown("timeout", format!("redis did not answer within {within:?}")))
-        })
+        answers.unwrap_or_else(|_| Err(Error::silent(within)))
+    }
+
+    /// Sends the same to the server, or to every node of a cluster, with a limit of time.
+    pub(crate) async fn ask_all(
+        &self,
+        pipeline: &Pipeline,
+        within: Duration,
+    ) -> Result<Vec<(Option<String>, Vec<Value>)>, Error> {
+        let mut connection = self.connection().await?;
+        let in_doubt = InDoubt { link: self, number: connection.number, armed: true };
+        let answers = timeout(within, connection.send_to_all(pipeline)).await;
+        let answers = answers.unwrap_or_else(|_| Err(Error::silent(within)))?;
+        in_doubt.settle();
+        Ok(answers)
     }
 
     /// Lets go of the connection.

@@ -1,5 +1,7 @@
 //! Errors of Redis, and their meaning: for one message, for a topic, for everything.
 
+use std::time::Duration;
+
 use outbox_contract::backend::{Outcome, Unavailable};
 use outbox_contract::{Failure, TransportError, TransportErrorKind};
 use redis::{ErrorKind, RedisError};
@@ -157,6 +159,11 @@ impl Error {
     /// Its result is unknown.
     pub(crate) fn unknown(class: &'static str, words: impl Into<String>) -> Self {
         Self { reach: Reach::Unknown, kind: TransportErrorKind::Unavailable, class, words: words.into() }
+    }
+
+    /// No answer came in time.
+    pub(crate) fn silent(within: Duration) -> Self {
+        Self::unknown("timeout", format!("redis did not answer within {within:?}"))
     }
 
     pub(crate) fn route(class: &'static str, words: impl Into<String>) -> Self {

@@ -5,6 +5,7 @@ mod config;
 mod connection;
 mod consumption;
 mod deliveries;
+mod diagnose;
 mod durability;
 mod error;
 mod keeper;

@@ -78,6 +78,11 @@ impl Nodes {
         Ok(in_order)
     }
 
+    /// Returns the addresses of the nodes, in their order.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = String> + '_ {
+        self.slots.nodes.iter().map(|(host, port)| format!("{host}:{port}"))
+    }
+
     /// Sends the same to every node, and gives the answers node by node.
     pub(crate) async fn send_to_all(&self, pipeline: &Pipeline) -> Result<Vec<Vec<Value>>, Error> {
         let asked = self.connections.iter().map(|connection| async {

@@ -71,7 +71,7 @@ fn key_of(command: &Cmd) -> Option<&[u8]> {
     let name = argument(command, 0)?;
     let place = match name {
         b"EVALSHA" => 3,
-        b"GET" | b"PTTL" | b"HGET" | b"HSETNX" | b"SET" | b"XACK" => 1,
+        b"GET" | b"PTTL" | b"HGET" | b"HSETNX" | b"SET" | b"TYPE" | b"XACK" => 1,
         _ => return None,
     };
     argument(command, place)

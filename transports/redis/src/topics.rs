@@ -93,22 +93,59 @@ impl Topics {
                     ),
                 ));
             }
-            Some(units) => number(units)?,
+            Some(units) => valid(topic, &key, units)?,
         };
-        let units = u32::try_from(units).ok().filter(|units| (1..=256).contains(units)).ok_or_else(|| {
-            Error::topic(
-                "invalid-topic",
-                TransportErrorKind::Invalid,
-                format!(
-                    "topic {topic} has {units} units according to the key {key}; it must be 1 to {BUCKETS}"
-                ),
-            )
-        })?;
         self.known().insert(topic.clone(), units);
         Ok(units)
+    }
+
+    /// Returns true if a topic that does not exist is made by the first message for it.
+    pub(crate) fn are_made_by_name(&self) -> bool {
+        self.made == config::Topics::MadeByName
+    }
+
+    /// Looks up the units of topics, and makes none. None: there is no such topic.
+    ///
+    /// # Errors
+    ///
+    /// An error that concerns all of them.
+    pub(crate) async fn look(
+        &self,
+        link: &Link,
+        topics: &[&Topic],
+    ) -> Result<Vec<Result<Option<u32>, Error>>, Error> {
+        let keys: Vec<String> = topics.iter().map(|topic| self.routing.topic(topic)).collect();
+        let mut question = Pipeline::new();
+        for key in &keys {
+            question.cmd("HGET").arg(key).arg("units");
+        }
+        if topics.is_empty() {
+            return Ok(Vec::new());
+        }
+        let answers = link.request(&question, self.within).await?;
+        let units = topics.iter().zip(&keys).zip(&answers).map(|((topic, key), answer)| {
+            match crate::connection::refusal(answer) {
+                Some(refused) => Err(refused),
+                None if *answer == Value::Nil => Ok(None),
+                None => valid(topic, key, answer).map(Some),
+            }
+        });
+        Ok(units.collect())
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<Topic, u32>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Reads a number of units.
+fn valid(topic: &Topic, key: &str, units: &Value) -> Result<u32, Error> {
+    let units = number(units)?;
+    u32::try_from(units).ok().filter(|units| (1..=256).contains(units)).ok_or_else(|| {
+        Error::topic(
+            "invalid-topic",
+            TransportErrorKind::Invalid,
+            format!("topic {topic} has {units} units according to the key {key}; it must be 1 to {BUCKETS}"),
+        )
+    })
 }

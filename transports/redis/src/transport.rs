@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use outbox_contract::admin::Diagnosis;
 use outbox_contract::backend::flow::Window;
 use outbox_contract::backend::{Bucket, Deliveries, Outcomes, PublishBatch, Subscription, Transport, Unit};
 use outbox_contract::{Consumer, Message, NameError, Rejection, Topic, TransportError, TransportErrorKind};
@@ -13,6 +14,7 @@ use redis::{Client, IntoConnectionInfo, Pipeline, ProtocolVersion, TlsCertificat
 use crate::config::{Config, RedisTransportBuilder, Start};
 use crate::connection::{Connection, Link, Server, limit, refusal};
 use crate::deliveries::{Member, RedisDeliveries};
+use crate::diagnose;
 use crate::durability::{self, Durability};
 use crate::error::{Error, Reach};
 use crate::lease::Lease;
@@ -380,6 +382,12 @@ impl Transport for RedisTransport {
 
     async fn check(&self) -> Result<(), TransportError> {
         self.shared.check().await.map_err(|error| error.transport_error("check"))
+    }
+
+    async fn diagnose(&self, topics: &[Topic]) -> Result<Vec<Diagnosis>, TransportError> {
+        let SharedTransport { control, config, routing, topics: known, .. } = &*self.shared;
+        let found = diagnose::find(control, config, routing, known, topics).await;
+        found.map_err(|error| error.transport_error("diagnose"))
     }
 
     fn validate(&self, message: &Message) -> Result<(), Rejection> {

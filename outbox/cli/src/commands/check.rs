@@ -1,6 +1,5 @@
 //! `check` and `doctor`: is everything ready, and is anything wrong?
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use outbox::admin::{Diagnosis, DiagnosisKind};
@@ -9,6 +8,7 @@ use serde_json::json;
 
 use crate::app::{App, count};
 use crate::commands::backup::Signs;
+use crate::commands::examine;
 use crate::commands::status::Picture;
 use crate::exit::{Exit, Failed, Outcome};
 use crate::findings::Finding;
@@ -18,8 +18,8 @@ use crate::redact;
 /// Age of the oldest message from which `doctor` finds it too old.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
-/// Longest wait for a broker.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Longest wait for a broker, or for its examination.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Checks database and broker; the first problem is the answer.
 pub(crate) async fn run(app: &App) -> Outcome {
@@ -41,7 +41,7 @@ fn ready(app: &App, what: &str, name: &str, url: &str) -> Result<(), Failed> {
     )
 }
 
-async fn reach(transport: &dyn Transport) -> Result<(), Failed> {
+pub(crate) async fn reach(transport: &dyn Transport) -> Result<(), Failed> {
     match tokio::time::timeout(PATIENCE, transport.check()).await {
         Ok(checked) => Ok(checked?),
         Err(_) => Err(Failed::error(format!(
@@ -68,16 +68,18 @@ pub(crate) async fn doctor(app: &App) -> Outcome {
             None
         }
     };
-    if let Some(store) = store {
+    let mut ready = None;
+    if let Some(store) = &store {
         checked.push("store");
-        match Store::check(&*store).await {
+        match Store::check(&**store).await {
             Ok(()) => {
+                ready = Some(&**store);
                 checked.push("backlog");
-                findings.extend(Picture::take(&*store, &[Route::default()], MAX_AGE).await?.findings);
+                findings.extend(Picture::take(&**store, &[Route::default()], MAX_AGE).await?.findings);
                 checked.push("positions");
-                findings.extend(Signs::look(&*store).await?.wrong());
+                findings.extend(Signs::look(&**store).await?.wrong());
                 checked.push("database");
-                let (unseen, found): (Vec<Diagnosis>, Vec<Diagnosis>) = Admin::diagnose(&*store)
+                let (unseen, found): (Vec<Diagnosis>, Vec<Diagnosis>) = Admin::diagnose(&**store)
                     .await?
                     .into_iter()
                     .partition(|diagnosis| diagnosis.kind == DiagnosisKind::Unseen);
@@ -91,17 +93,11 @@ pub(crate) async fn doctor(app: &App) -> Outcome {
             )),
         }
     }
-    if app.settings.transport.is_some() {
-        checked.push("transport");
-        let transport: Result<Arc<dyn Transport>, Failed> = app.transport();
-        let reached = match &transport {
-            Ok(transport) => reach(&**transport).await,
-            Err(error) => Err(Failed::error(error.to_string())),
-        };
-        if let Err(error) = reached {
-            let remedy = "correct --transport, or start the broker; messages wait in the store until then";
-            findings.push(Finding::new("transport", format!("transport: {error}"), remedy));
-        }
+    if app.settings.transport.is_some() || !app.settings.routes.is_empty() {
+        checked.extend(["transport", "broker"]);
+        let examined = examine::brokers(app, ready).await?;
+        findings.extend(examined.findings);
+        unchecked.extend(examined.unchecked);
     }
     report(app, &checked, &findings, &unchecked)
 }

@@ -10,6 +10,7 @@ mod canary_left;
 mod check;
 mod dashboard;
 mod edit;
+mod examine;
 mod explain;
 mod forget;
 mod http;

@@ -186,11 +186,11 @@ fn a_relay_that_can_not_start_says_why() {
 
 #[test]
 fn doctor_and_check_look_at_the_broker() {
-    let Some(redis) = Redis::newest().start().or_skip() else { return };
+    let Some(redis) = Redis::newest().config("appendonly yes").start().or_skip() else { return };
     let outbox = with(&redis);
     assert_eq!(outbox.run(&["check"]).ends(DONE).objects().len(), 2);
     let well = outbox.run(&["doctor"]).ends(DONE).object();
-    assert_eq!((&well["healthy"], well["checked"].as_array().map(Vec::len)), (&true.into(), Some(6)));
+    assert_eq!((&well["healthy"], well["checked"].as_array().map(Vec::len)), (&true.into(), Some(7)));
     redis.stop();
     outbox.run(&["check"]).ends(crate::outbox::FAILED);
     let found = outbox.run(&["doctor"]).ends(FINDINGS).object();

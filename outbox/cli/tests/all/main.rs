@@ -5,6 +5,8 @@
 mod acting;
 mod backup;
 #[cfg(unix)]
+mod broker;
+#[cfg(unix)]
 mod browser;
 #[cfg(unix)]
 mod daemon;

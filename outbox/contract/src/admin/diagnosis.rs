@@ -1,4 +1,5 @@
-//! Findings about the database beneath an outbox: settings, and space that it does not get back.
+//! Findings about the database and the broker of an outbox: settings that lose messages, space that
+//! is not given back, and what keeps messages from being delivered.
 
 use std::fmt;
 
@@ -6,13 +7,17 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DiagnosisKind {
-    /// A setting lets a crash of the machine lose committed messages.
+    /// A setting or a missing copy lets a crash lose messages: committed ones of a database,
+    /// confirmed ones of a broker.
     Durability,
+    /// The broker does not take messages of a topic, or not all of them, or soon will not: a topic
+    /// that does not exist, a limit, full memory.
+    Delivery,
     /// Tables, indexes or files have much more space than their content needs, or soon will.
     Bloat,
     /// Something holds back the cleaning of removed rows: an old transaction, a replication slot.
     Cleanup,
-    /// The database does not show this to the store's role. Nothing is known about it.
+    /// The database or broker does not show this to the user. Nothing is known about it.
     Unseen,
 }
 
@@ -22,6 +27,7 @@ impl DiagnosisKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Durability => "durability",
+            Self::Delivery => "delivery",
             Self::Bloat => "bloat",
             Self::Cleanup => "cleanup",
             Self::Unseen => "unseen",
@@ -35,7 +41,7 @@ impl fmt::Display for DiagnosisKind {
     }
 }
 
-/// Finding about the database beneath an outbox, with its remedy.
+/// Finding about the database or the broker of an outbox, with its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Diagnosis {
@@ -48,10 +54,23 @@ pub struct Diagnosis {
 }
 
 impl Diagnosis {
-    /// Creates a finding. For authors of stores.
+    /// Creates a finding. For authors of stores and transports.
     #[must_use]
     pub fn new(kind: DiagnosisKind, text: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { kind, text: text.into(), remedy: remedy.into() }
+    }
+
+    /// Creates a finding about messages that a crash can lose. For authors of stores and
+    /// transports.
+    #[must_use]
+    pub fn durability(text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(DiagnosisKind::Durability, text, remedy)
+    }
+
+    /// Creates a finding about messages that a broker does not take. For authors of transports.
+    #[must_use]
+    pub fn delivery(text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(DiagnosisKind::Delivery, text, remedy)
     }
 
     /// Creates a finding about bloat. For authors of stores.
@@ -66,7 +85,8 @@ impl Diagnosis {
         Self::new(DiagnosisKind::Cleanup, text, remedy)
     }
 
-    /// Creates a finding about something that the store's role may not see. For authors of stores.
+    /// Creates a finding about something that the user may not see. For authors of stores and
+    /// transports.
     #[must_use]
     pub fn unseen(text: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::new(DiagnosisKind::Unseen, text, remedy)

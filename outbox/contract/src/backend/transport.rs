@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::admin::Diagnosis;
 use crate::backend::{Bucket, Deliveries, Epoch, Outcomes, RelayId, Stored, Subscription};
 use crate::clock::Timestamp;
 use crate::error::TransportError;
 use crate::failure::Rejection;
 use crate::message::Message;
-use crate::name::Route;
+use crate::name::{Route, Topic};
 
 /// Messages to be published together.
 ///
@@ -103,6 +104,23 @@ pub trait Transport: Send + Sync + 'static {
     /// - *Errors*: those of `publish`, in the same kinds, with the remedy.
     /// - *Cancellation*: safe. *Concurrency*: any. *Repeat*: the same again.
     async fn check(&self) -> Result<(), TransportError>;
+
+    /// Examines the broker for these topics: topics that do not exist, limits, and settings under
+    /// which confirmed messages are lost. What [`check`](Self::check) refuses is left to it.
+    ///
+    /// The provided method finds nothing, for transports without a server.
+    ///
+    /// - *Effect*: none. It creates no topic, and publishes nothing that reaches a consumer.
+    /// - *Ordering*: the same state gives the same findings in the same order.
+    /// - *Units and limits*: one call examines up to 1,000 topics, in a few seconds. A finding of
+    ///   many topics is one that counts them.
+    /// - *Errors*: those of `check`. Something that the user may not see is a finding:
+    ///   [`Unseen`](crate::admin::DiagnosisKind::Unseen), with the permission to grant.
+    /// - *Cancellation*: safe. *Concurrency*: any. *Repeat*: the same again.
+    async fn diagnose(&self, topics: &[Topic]) -> Result<Vec<Diagnosis>, TransportError> {
+        let _ = topics;
+        Ok(Vec::new())
+    }
 
     /// Rejects early what can never succeed: a payload too large for this broker, a topic name that
     /// it forbids.

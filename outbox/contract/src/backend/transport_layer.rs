@@ -6,9 +6,11 @@ use async_trait::async_trait;
 
 use super::{Deliveries, Outcomes, PublishBatch, Subscription};
 use crate::Transport;
+use crate::admin::Diagnosis;
 use crate::error::TransportError;
 use crate::failure::Rejection;
 use crate::message::Message;
+use crate::name::Topic;
 
 macro_rules! transport_calls {
     ($($call:ident($($c:ident: $C:ty),*) -> $answer:ty;)*) => {
@@ -96,6 +98,7 @@ macro_rules! transport_calls {
 
 transport_calls! {
     check() -> Result<(), TransportError>;
+    diagnose(topics: &[Topic]) -> Result<Vec<Diagnosis>, TransportError>;
     publish(batch: PublishBatch, outcomes: &Outcomes) -> ();
     subscribe(subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError>;
     close() -> ();

@@ -96,6 +96,7 @@ macro_rules! __transport_properties {
                 a_message_that_is_too_large_is_rejected_and_blocks_its_key_alone
                 what_arrives_of_a_dropped_publish_is_a_prefix_of_each_key
                 a_closed_transport_takes_nothing_more
+                a_diagnosis_has_remedies_and_changes_nothing
             }
             acknowledge {
                 what_was_not_acknowledged_comes_again_in_order_after_a_crash

@@ -178,3 +178,31 @@ pub async fn a_closed_transport_takes_nothing_more<H: TransportHarness>(harness:
         stored_ids(&messages).len()
     );
 }
+
+/// A diagnosis of the broker gives a remedy for each finding, and changes nothing: what is
+/// published behind it is all that arrives, and a topic without receivers still has none.
+pub async fn a_diagnosis_has_remedies_and_changes_nothing<H: TransportHarness>(harness: &H) {
+    let topic = harness.topic().await;
+    let transport = harness.transport();
+    let unroutable = harness.capabilities().unroutable_topic;
+    let topics: Vec<_> = std::iter::once(topic.clone()).chain(unroutable.clone()).collect();
+    let log = Log::default();
+    let receiver = Receiver::join(&*transport, subscription("reader", &topic), &log).await;
+    let mut found = Vec::new();
+    for _ in 0..2 {
+        found.push(transport.diagnose(&topics).await.expect("the broker is examined"));
+    }
+    for diagnosis in &found[0] {
+        let is_whole = !diagnosis.text.is_empty() && !diagnosis.remedy.is_empty();
+        assert!(is_whole, "a finding has a text and a remedy: {diagnosis:?}");
+    }
+    assert_eq!(found[0], found[1], "the same state has the same findings");
+    let sender = Sender::new(Arc::clone(&transport));
+    let messages = sender.messages(&topic, &["a", "b"], 4);
+    tokio::join!(sender.deliver(&messages), receiver.finish(&messages));
+    log.assert_complete_and_in_order(&messages);
+    if let Some(nowhere) = unroutable {
+        let outcomes = sender.publish(&sender.messages(&nowhere, &["a"], 1)).await;
+        assert!(matches!(&outcomes[0], Some(Outcome::Unavailable(..))), "the topic was made: {outcomes:?}");
+    }
+}

@@ -6,6 +6,7 @@
 mod cluster;
 mod compression;
 mod conformance;
+mod diagnose;
 mod foreign;
 mod groups;
 mod injected_errors;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use outbox_contract::admin::Diagnosis;
 use outbox_contract::backend::{
     Deliveries, Outcome, Outcomes, PublishBatch, Received, Stored, Subscription, Tag, Transport,
     TransportLayer, Unit,
@@ -28,6 +29,8 @@ pub(crate) enum Sabotage {
     GoesOnAfterAFailure,
     SendsTheLastWhenDropped,
     StaysOpen,
+    FindsWithoutARemedy,
+    MakesWhatItExamines,
     ForgetsRedelivery,
     LosesAcknowledgements,
     AcknowledgesAllBefore,
@@ -97,6 +100,18 @@ impl TransportLayer for Broken {
 
     fn name(&self) -> &'static str {
         "broken"
+    }
+
+    async fn diagnose(&self, topics: &[Topic]) -> Result<Vec<Diagnosis>, TransportError> {
+        match self.sabotage {
+            Sabotage::FindsWithoutARemedy => Ok(vec![Diagnosis::delivery("something", "")]),
+            Sabotage::MakesWhatItExamines => {
+                let made = Subscription::new("examiner", topics.iter().cloned()).unwrap();
+                std::mem::forget(self.inner.subscribe(made).await?);
+                Ok(Vec::new())
+            }
+            _ => self.inner.diagnose(topics).await,
+        }
     }
 
     async fn publish(&self, mut batch: PublishBatch, outcomes: &Outcomes) {

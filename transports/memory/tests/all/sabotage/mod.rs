@@ -65,6 +65,10 @@ caught! {
         by outcome::what_arrives_of_a_dropped_publish_is_a_prefix_of_each_key, saying "first deliveries of key";
     a_transport_that_stays_open_is_caught: StaysOpen,
         by outcome::a_closed_transport_takes_nothing_more, saying "check";
+    a_finding_without_a_remedy_is_caught: FindsWithoutARemedy,
+        by outcome::a_diagnosis_has_remedies_and_changes_nothing, saying "a finding has a text and a remedy";
+    a_diagnosis_that_makes_a_topic_is_caught: MakesWhatItExamines,
+        by outcome::a_diagnosis_has_remedies_and_changes_nothing, saying "the topic was made";
     deliveries_that_are_never_repeated_are_caught: ForgetsRedelivery,
         by acknowledge::what_was_not_acknowledged_comes_again_in_order_after_a_crash, saying "nothing came within";
     acknowledgements_that_are_lost_are_caught: LosesAcknowledgements,

@@ -4,6 +4,7 @@
 
 mod consuming;
 mod crowd;
+mod diagnose;
 mod foreign;
 mod full_queues;
 mod handover;

@@ -4,6 +4,7 @@
 
 mod acknowledgements;
 mod cluster;
+mod diagnose;
 mod foreign;
 mod members;
 mod outages;
