@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use outbox_contract::backend::Unavailable;
 use outbox_contract::{Failure, Topic, TransportError};
 use rdkafka::ClientConfig;
-use rdkafka::admin::{
-    AdminClient, AdminOptions, ConfigResourceResult, OwnedResourceSpecifier, ResourceSpecifier,
-};
+use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, OwnedResourceSpecifier, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::error::{IsError as _, KafkaError};
 use rdkafka::metadata::{Metadata, MetadataPartition};
@@ -205,15 +203,13 @@ impl Topics {
         let asked: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic.as_str())).collect();
         let mut told = Told::default();
         for resource in self.configs(&asked, limit).await {
-            let resource = match resource {
-                Ok(resource) => resource,
-                Err(code) => {
-                    told.refused |= code == RDKafkaErrorCode::TopicAuthorizationFailed;
-                    continue;
-                }
-            };
             let OwnedResourceSpecifier::Topic(name) = &resource.specifier else { continue };
             let Some(topic) = topics.iter().find(|topic| topic.as_str() == name) else { continue };
+            // The client leaves out the error of a single topic, mostly that the right is missing.
+            if resource.entries.is_empty() {
+                told.refused = true;
+                continue;
+            }
             let value = |name| resource.get(name).and_then(|entry| entry.value.clone());
             let number = |name| value(name).and_then(|it| it.parse().ok());
             let settings = Settings {
@@ -230,12 +226,12 @@ impl Topics {
     pub(crate) async fn makes_topics(&self, limit: Duration) -> Option<bool> {
         let one = self.brokers.lock().unwrap_or_else(PoisonError::into_inner).one?;
         let told = self.configs(&[ResourceSpecifier::Broker(one)], limit).await;
-        let broker = told.into_iter().flatten().next()?;
+        let broker = told.first()?;
         broker.get("auto.create.topics.enable")?.value.as_deref()?.parse().ok()
     }
 
     /// Asks for configurations. Empty: there was no answer.
-    async fn configs(&self, asked: &[ResourceSpecifier<'_>], limit: Duration) -> Vec<ConfigResourceResult> {
+    async fn configs(&self, asked: &[ResourceSpecifier<'_>], limit: Duration) -> Vec<ConfigResource> {
         if asked.is_empty() {
             return Vec::new();
         }
@@ -245,7 +241,7 @@ impl Topics {
         let told = admin.describe_configs(asked, &options).await.unwrap_or_default();
         // The end of a client blocks.
         drop(tokio::task::spawn_blocking(move || drop(admin)));
-        told
+        told.into_iter().flatten().collect()
     }
 
     /// Warns of settings of the topics in use under which messages can be lost that were confirmed:

@@ -120,8 +120,11 @@ async fn queues_that_are_missing_or_lose_messages_are_found() {
         "{all:?}"
     );
 
-    queue(&url, "inventory:orders", "orders", &[("x-queue-type", AMQPValue::LongString("classic".into()))])
-        .await;
+    let classic = [
+        ("x-queue-type", AMQPValue::LongString("classic".into())),
+        ("x-single-active-consumer", AMQPValue::Boolean(true)),
+    ];
+    queue(&url, "inventory:orders", "orders", &classic).await;
     let all = found(&transport).await;
     assert_eq!(all.len(), 1, "{all:?}");
     let text = "durability: queue \"inventory:orders\": can't be used: its x-queue-type is classic";
