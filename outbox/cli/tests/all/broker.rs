@@ -1,4 +1,4 @@
-//! What `doctor` says of brokers.
+//! Findings of `doctor` about brokers.
 
 use outbox_servers::{Kafka, OrSkip, Redis, RedisServer};
 use serde_json::Value;
