@@ -68,17 +68,16 @@ impl Found {
         }
     }
 
-    /// Returns what is wrong, behind the name of the topic and a colon.
+    /// Returns the text behind the names of the topics and a colon.
     pub(crate) fn text(&self) -> String {
         match self {
-            Self::Missing { made_by_name: None } => "it does not exist, and its messages wait".to_owned(),
+            Self::Missing { made_by_name: None } => "messages wait".to_owned(),
             Self::Missing { made_by_name: Some(made) } => format!(
-                "it does not exist, and its messages wait (auto.create.topics.enable is {made}; a relay lets the broker make no topic by \
-                 its name alone)"
+                "messages wait (auto.create.topics.enable is {made}; a relay creates no topic in any case)"
             ),
-            Self::NotAuthorized => "this user is not authorized to write to it: its messages wait".to_owned(),
+            Self::NotAuthorized => "this user is not authorized to write: messages wait".to_owned(),
             Self::Unavailable(why) => why.clone(),
-            Self::Leaderless(of) => format!("no leader of {}: their messages wait", partitions(of)),
+            Self::Leaderless(of) => format!("no leader of {}: messages wait", partitions(of)),
             Self::TooFewInSync { in_sync, needed } => format!(
                 "a partition has {in_sync} in-sync replicas, and min.insync.replicas is {needed}: the broker takes no message for it"
             ),
@@ -221,8 +220,10 @@ pub(crate) async fn find(
 
 fn diagnosis(found: &Found, topics: &[&Topic]) -> Diagnosis {
     let named: Vec<&str> = topics.iter().take(MAX_NAMED).map(|topic| topic.as_str()).collect();
-    let noun = if topics.len() == 1 { "topic" } else { "topics" };
-    let text = format!("{noun} {}{}: {}", named.join(", "), more(topics.len()), found.text());
+    let (noun, verb) =
+        if topics.len() == 1 { ("topic", " does not exist") } else { ("topics", " do not exist") };
+    let verb = if matches!(found, Found::Missing { .. }) { verb } else { "" };
+    let text = format!("{noun} {}{}{verb}: {}", named.join(", "), more(topics.len()), found.text());
     let remedy = topics.first().map_or_else(String::new, |topic| found.remedy(topic));
     Diagnosis::new(found.kind(), text, remedy)
 }
@@ -346,5 +347,8 @@ mod tests {
         let all = diagnosis(&Found::Leaderless((0..9).collect()), &topics);
         let text = "topics t0, t1, t2, t3, t4 and 2 more: no leader of partitions 0, 1, 2, 3, 4 and 4 more: ";
         assert!(all.text.starts_with(text), "{all:?}");
+        let missing = Found::Missing { made_by_name: None };
+        assert_eq!(diagnosis(&missing, &topics[..1]).text, "topic t0 does not exist: messages wait");
+        assert_eq!(diagnosis(&missing, &topics[..2]).text, "topics t0, t1 do not exist: messages wait");
     }
 }

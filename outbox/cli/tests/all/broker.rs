@@ -23,19 +23,19 @@ fn doctor_names_topics_of_the_store_that_kafka_does_not_have_until_they_are_made
     let topic = format!("doctor-{}", std::process::id());
     assert_eq!(texts(&doctor(&outbox, &[]).object(), "findings"), [""; 0], "no topic is known");
     outbox.publish(&[&topic, "--key", "a"]);
-    let missing = format!("delivery: broker: topic {topic}: it does not exist, and its messages wait");
+    let missing = format!("delivery: broker: topic {topic} does not exist: messages wait");
     let report = doctor(&outbox, &[]).ends(FINDINGS).object();
     let found = texts(&report, "findings");
     assert!(found.len() == 1 && found[0].starts_with(&missing), "{report}");
     assert!(report["checked"].as_array().unwrap().contains(&"broker".into()), "{report}");
     let text = doctor(&outbox, &["--table"]).ends(FINDINGS).stdout;
-    assert!(text.contains(&format!("! broker: topic {topic}: it does not exist")), "{text}");
+    assert!(text.contains(&format!("! broker: topic {topic} does not exist")), "{text}");
     assert!(text.contains("\n  remedy: create it with the partitions"), "{text}");
 
     // A topic that a rule names must be there.
     let rule = ["--set", r#"relay.retry.rules=[{topic = "doctor-of-a-rule", max_attempts = 1}]"#];
     let found = texts(&doctor(&outbox, &rule).object(), "findings");
-    assert!(found[0].contains(&format!("topics {topic}, doctor-of-a-rule:")), "{found:?}");
+    assert!(found[0].contains(&format!("topics {topic}, doctor-of-a-rule do not exist:")), "{found:?}");
 
     let address = server.internal_url();
     let make = ["--bootstrap-server", &address, "--create", "--topic", &topic, "--partitions", "1"];

@@ -71,7 +71,10 @@ async fn a_topic_that_does_not_exist_is_found_and_not_made() {
     let transport = transport(&server.url());
     let all = found(&transport, &[&missing, &there]).await;
     assert_eq!(all.len(), 1, "{all:?}");
-    assert!(all[0].starts_with(&format!("delivery: topic {missing}: it does not exist")), "{all:?}");
+    assert!(
+        all[0].starts_with(&format!("delivery: topic {missing} does not exist: messages wait")),
+        "{all:?}"
+    );
     assert!(all[0].contains("auto.create.topics.enable is true"), "{all:?}");
     assert!(all[0].contains(&format!("kafka-topics.sh --create --topic {missing}")), "{all:?}");
     assert!(!topics(&server.url()).await.contains(&missing.to_string()), "nothing was made");
@@ -199,7 +202,7 @@ async fn a_user_that_may_not_see_the_settings_is_told_the_right_to_grant() {
         .unwrap();
     let all = found(&transport, &[&topic]).await;
     assert_eq!(all.len(), 1, "{all:?}");
-    let refused = format!("delivery: topic {topic}: this user is not authorized to write to it");
+    let refused = format!("delivery: topic {topic}: this user is not authorized to write");
     assert!(all[0].starts_with(&refused), "{all:?}");
     assert!(all[0].contains(&format!("--operation Write --topic {topic}")), "{all:?}");
     acl(&server, "--add", "Write", &topic).await;
