@@ -12,6 +12,7 @@ use crate::commands::check::{PATIENCE, reach};
 use crate::exit::Failed;
 use crate::findings::Finding;
 use crate::open::{self, Database};
+use crate::settings::Settings;
 
 /// Maximum number of topics of a broker.
 const MAX_TOPICS: usize = TopicFigures::MAX;
@@ -27,7 +28,6 @@ pub(crate) struct Examined {
 /// Examines the broker of each route. Without a store only the topics of the settings are known.
 pub(crate) async fn brokers(app: &App, store: Option<&dyn Database>) -> Result<Examined, Failed> {
     let mut examined = Examined::default();
-    let only_one = app.settings.routes.is_empty();
     for (name, url) in routes(app) {
         let transport = match open::transport(&app.settings, &url, None) {
             Ok(transport) => transport,
@@ -36,8 +36,7 @@ pub(crate) async fn brokers(app: &App, store: Option<&dyn Database>) -> Result<E
                 continue;
             }
         };
-        // Topics of rules may belong to any route.
-        let mut topics = named_by_settings(app, only_one);
+        let mut topics = named_by_settings(&app.settings, open::scheme(&url));
         if let Some((store, route)) = store.zip(Route::new(name.as_str()).ok()) {
             for figures in store.topics(&route).await? {
                 examined.is_cut(&route, &figures);
@@ -58,12 +57,13 @@ fn routes(app: &App) -> BTreeMap<String, String> {
     routes
 }
 
-/// Returns topics that settings name: those of queues to declare, and of rules about one topic.
-fn named_by_settings(app: &App, rules: bool) -> BTreeSet<Topic> {
-    let declared = app.settings.rabbitmq.declare.keys().map(String::as_str);
-    let of_rules = app.settings.relay.retry.rules.iter().filter_map(|rule| rule.topic.as_deref());
-    let of_rules = of_rules.filter(|name| rules && !name.ends_with('*'));
-    declared.chain(of_rules).filter_map(|name| Topic::new(name).ok()).collect()
+/// Returns topics that settings name for a broker of this scheme: those of queues to declare, and
+/// of rules about one topic, unless they may belong to another route.
+fn named_by_settings(settings: &Settings, scheme: &str) -> BTreeSet<Topic> {
+    let declared = settings.rabbitmq.declare.keys().filter(|_| scheme.starts_with("amqp"));
+    let rules = settings.relay.retry.rules.iter().filter(|_| settings.routes.is_empty());
+    let of_rules = rules.filter_map(|rule| rule.topic.as_ref()).filter(|name| !name.ends_with('*'));
+    declared.chain(of_rules).filter_map(|name| Topic::new(name.as_str()).ok()).collect()
 }
 
 impl Examined {
@@ -138,6 +138,8 @@ impl Examined {
 
 #[cfg(test)]
 mod tests {
+    use outbox::retry::RetryRule;
+
     use super::*;
 
     #[test]
@@ -152,6 +154,27 @@ mod tests {
         assert_eq!((kept.len(), kept.last().unwrap().as_str()), (MAX_TOPICS, "t0999"));
         let text = &examined.unchecked[0].text;
         assert!(text.starts_with("route default: 1 topic of 1001, the last by name"), "{text}");
+    }
+
+    #[test]
+    fn a_topic_that_settings_name_is_looked_for_where_it_belongs() {
+        let mut settings = Settings::default();
+        settings.rabbitmq.declare.insert("mails".to_owned(), Vec::new());
+        for topic in ["orders", "metrics.*"] {
+            settings
+                .relay
+                .retry
+                .rules
+                .push(RetryRule { topic: Some(topic.to_owned()), ..RetryRule::default() });
+        }
+        let named = |settings: &Settings, scheme| -> Vec<String> {
+            named_by_settings(settings, scheme).iter().map(Topic::to_string).collect()
+        };
+        assert_eq!(named(&settings, "kafka"), ["orders"]);
+        assert_eq!(named(&settings, "amqps"), ["mails", "orders"]);
+        settings.routes.insert("mails".to_owned(), "amqp://broker".to_owned());
+        assert_eq!(named(&settings, "kafka"), [""; 0], "it may be one of the other route");
+        assert_eq!(named(&settings, "amqp"), ["mails"]);
     }
 
     #[test]
