@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Executor, Row, SqlSafeStr};
 
 use crate::error::{ALTERED, NOT_MIGRATED, of_beginning, store_error};
 use crate::migrate::{MIGRATIONS, version};
-use crate::{fetch, promote, settle, sql, transition};
+use crate::{deduplicate, fetch, promote, settle, sql, transition, turns};
 
 /// Indexes that a promise needs, with their columns: for order, for uniqueness, or so that what
 /// waits costs nothing and is not locked.
@@ -51,6 +51,7 @@ pub(crate) async fn check(connection: &mut MySqlConnection) -> Result<(), StoreE
     }
     let [fence, lock] = transition::samples();
     let [fetch_all, fetch_some] = fetch::samples();
+    let [failing, waiting] = turns::samples();
     let samples = [
         ("fetch", fetch_all),
         ("fetch", fetch_some),
@@ -58,6 +59,9 @@ pub(crate) async fn check(connection: &mut MySqlConnection) -> Result<(), StoreE
         ("fence", fence),
         ("transition", lock),
         ("promote", promote::sample()),
+        ("fence", deduplicate::sample()),
+        ("deduplicate", failing),
+        ("deduplicate", waiting),
     ];
     let samples = samples.map(|(name, sample)| (name, AssertSqlSafe(sample).into_sql_str()));
     let statements = sql::ALL.iter().map(|(name, statement)| (*name, (*statement).into_sql_str()));

@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::line::LINE;
-use crate::stripes::PACKET;
+use crate::stripes::{AUTOCOMMIT_IS_OFF, PACKET};
 use outbox_contract::{StoreError, StoreErrorKind};
 use sqlx::mysql::MySqlDatabaseError;
 
@@ -92,12 +92,24 @@ pub(crate) fn is_sound(error: &sqlx::Error) -> bool {
 /// that is cut off from its cluster in the middle of a commit (1180) may have been heard by the
 /// others.
 pub(crate) fn is_surely_not_committed(error: &sqlx::Error) -> bool {
-    number(error).is_some_and(rules_out_a_commit)
+    number(error).is_some_and(rules_out_a_commit) || is_autocommit_off(error)
+}
+
+/// Returns true if a transaction was refused because autocommit is off.
+fn is_autocommit_off(error: &sqlx::Error) -> bool {
+    number(error) == Some(1690)
+        && error.as_database_error().is_some_and(|refusal| refusal.message().contains(AUTOCOMMIT_IS_OFF))
+}
+
+/// Returns true if a savepoint of this name is not there.
+pub(crate) fn lacks_savepoint(error: &sqlx::Error, name: &str) -> bool {
+    number(error) == Some(1305)
+        && error.as_database_error().is_some_and(|refusal| refusal.message().contains(name))
 }
 
 /// Pure.
 fn rules_out_a_commit(number: u16) -> bool {
-    matches!(number, 1020 | 1205 | 1213 | 1242 | 1290 | 1305 | 1836 | 3101)
+    matches!(number, 1020 | 1205 | 1213 | 1290 | 1305 | 1836 | 3101)
 }
 
 fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
@@ -107,6 +119,7 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
                 Kind::Conflict,
                 "a commit on another node of the cluster came first; start this transaction again from its beginning",
             ),
+            Some(1690) if is_autocommit_off(error) => (Kind::Invalid, NOT_ITS_BEGIN),
             Some(number) => meaning_of(number),
             None => (Kind::Other, "the server returned an error without a number"),
         },
@@ -143,6 +156,9 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
         _ => (Kind::Other, "unexpected"),
     }
 }
+
+const NOT_ITS_BEGIN: &str = "autocommit is off on this connection, so a transaction that the server has rolled back looks like an open one; begin \
+     with Transactional::begin, or set autocommit = 1 before the transaction begins";
 
 const NO_TLS: &str = "the TLS connection failed; check ssl-mode, and with verify_ca or verify_identity that ssl-ca names the authority that \
      signed the server's certificate, and that the host is the one in it";
@@ -181,11 +197,6 @@ pub(crate) fn meaning_of(number: u16) -> (Kind, &'static str) {
             Kind::NotInTransaction,
             "the server has already ended this transaction: by a deadlock, a lock wait timeout, or a statement that commits (such as CREATE \
              TABLE); start again from the beginning",
-        ),
-        1242 => (
-            Kind::Invalid,
-            "autocommit is off on this connection, so a transaction that the server has rolled back looks like an open one; begin with \
-             Transactional::begin, or set autocommit = 1 before the transaction begins",
         ),
         1461 => (
             Kind::Unavailable,
@@ -271,7 +282,7 @@ mod tests {
             (1180, Kind::Unavailable),
             (1047, Kind::Unavailable),
             (1305, Kind::NotInTransaction),
-            (1242, Kind::Invalid),
+            (1690, Kind::Other),
             (1040, Kind::Unavailable),
             (1290, Kind::Unavailable),
             (1114, Kind::Unavailable),

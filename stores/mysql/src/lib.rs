@@ -16,6 +16,7 @@ mod diagnose;
 mod diagnose_tests;
 mod due;
 mod error;
+mod fenced;
 mod fetch;
 mod figures;
 mod handled;
@@ -37,6 +38,7 @@ mod store;
 mod stripes;
 mod transactions;
 mod transition;
+mod turns;
 mod unserved;
 mod watch;
 

@@ -15,7 +15,10 @@ outbox_store_sql::statements! {
     DEDUPLICATE = "deduplicate";
     DEDUPLICATE_FIRST = "deduplicate_first";
     DEDUPLICATE_NOTED = "deduplicate_noted";
-    DEDUPLICATE_WAITS = "deduplicate_waits";
+    DEDUPLICATE_ALONE = "deduplicate_alone";
+    DEDUPLICATE_NEXT = "deduplicate_next";
+    DEDUPLICATE_ONE = "deduplicate_one";
+    DEDUPLICATE_TOGETHER = "deduplicate_together";
     IS_HANDLED = "is_handled";
     APPEND = "append";
     AUDIT_WRITE = "audit_write";
@@ -32,7 +35,7 @@ outbox_store_sql::statements! {
     EDIT = "edit";
     ELECT = "elect";
     ELECT_FIRST = "elect_first";
-    FENCE = "fence";
+    FENCE_GUARDED = "fence_guarded";
     IDENTITY = "identity";
     IDENTITY_FIRST = "identity_first";
     IDENTITY_RENEW = "identity_renew";

@@ -20,6 +20,7 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOpti
 use crate::cluster::Kind;
 use crate::config::MySqlOptions;
 use crate::error::store_error;
+use crate::fenced::Fenced;
 use crate::line::{Line, Way, run};
 use crate::lines::Lines;
 use crate::migrate::{self, MIGRATIONS};
@@ -56,6 +57,7 @@ struct Inner {
     seat: Arc<tokio::sync::Mutex<()>>,
     options: MySqlOptions,
     routes: KnownRoutes,
+    fenced: Fenced,
     /// Time at which partitions of the history were looked after.
     turned: Mutex<Option<Instant>>,
 }
@@ -195,6 +197,7 @@ impl MySqlStore {
                 looks: Arc::default(),
                 seat: Arc::default(),
                 routes: KnownRoutes::default(),
+                fenced: Fenced::default(),
                 turned: Mutex::new(None),
                 pool,
                 is_tidy,
@@ -243,6 +246,10 @@ impl MySqlStore {
 
     pub(crate) fn routes(&self) -> &KnownRoutes {
         &self.inner.routes
+    }
+
+    pub(crate) fn fenced(&self) -> &Fenced {
+        &self.inner.fenced
     }
 
     fn keeps_history(&self) -> bool {

@@ -11,11 +11,14 @@ use sqlx::{AssertSqlSafe, MySql, Row, SqlSafeStr};
 
 use crate::cluster::CATCH_UP;
 use crate::config::{MySqlOptions, seconds};
-use crate::error::{is_conflict, is_sound, is_surely_not_committed, of_beginning, store_error};
+use crate::deduplicate::{Guarding, Inbox, is_handled};
+use crate::error::{
+    is_conflict, is_sound, is_surely_not_committed, lacks_savepoint, of_beginning, store_error,
+};
 use crate::line::run;
 use crate::store::MySqlStore;
 use crate::stripes::{REQUIRE_TRANSACTION, REQUIRE_USUAL_TRANSACTION};
-use crate::{append, blame, deduplicate, stripes};
+use crate::{append, blame, stripes};
 
 /// Number of times that a transaction is begun again on another connection of the pool, when one of
 /// them turns out to be broken: nothing has happened yet. A server that was restarted has broken
@@ -29,7 +32,7 @@ macro_rules! restore {
         "set session innodb_lock_wait_timeout = cast(coalesce(@outbox_locks, @@innodb_lock_wait_timeout) as unsigned), \
          session wait_timeout = cast(coalesce(@outbox_idle, @@wait_timeout) as unsigned), \
          session autocommit = cast(coalesce(@outbox_autocommit, @@autocommit + 0) as unsigned), \
-         @outbox_locks = null, @outbox_idle = null, @outbox_autocommit = null, @outbox_looks = null"
+         @outbox_locks = null, @outbox_idle = null, @outbox_autocommit = null, @outbox_looks = null, @outbox_begun = null"
     };
 }
 
@@ -45,10 +48,26 @@ pub(crate) const ROLL_BACK_AND_RESTORE: &str = concat!("rollback and no chain no
 const COMMIT: &str = "commit and no chain no release";
 
 /// Begins with READ COMMITTED, whatever the connection's own level is.
-const BEGIN: &str = "set transaction isolation level read committed; start transaction";
+const BEGIN: &str =
+    "set transaction isolation level read committed; start transaction; savepoint outbox_begun";
 
-/// The savepoint at the beginning of a transaction of a user's, on a node of a cluster.
-const BEGUN: &str = "outbox_begun";
+/// The savepoint at the beginning of a transaction of a user's. Where it is gone at the end, so is
+/// the transaction: the server has rolled it back, or a statement of the user's has ended it.
+pub(crate) const BEGUN: &str = "outbox_begun";
+
+/// Commits the transaction that was begun with the savepoint, or is refused.
+const COMMIT_BEGUN: &str = "release savepoint outbox_begun; commit and no chain no release";
+
+/// Switches autocommit off, in a transaction that [`begin`](MySqlStore::begin) has begun.
+///
+/// What a handler does in spite of a deadlock is then done in a transaction that the server begins
+/// by itself, and is rolled back in the end for want of the savepoint. Else the server would commit
+/// it statement by statement, and the handler would do it again.
+///
+/// Only an inbox's transactions: these are surely ended by [`commit`](MySqlStore::commit). With the
+/// driver's own COMMIT, a message that is appended behind a deadlock would be committed alone.
+pub(crate) const GUARD: &str = "set session autocommit = if(@outbox_begun is null, @@autocommit + 0, 0), \
+     @outbox_looks = if(@outbox_begun is null, @outbox_looks, 1)";
 
 /// Begins with timeouts for this transaction and with autocommit set, and remembers what they were:
 /// the connection is the user's.
@@ -67,15 +86,12 @@ const BEGUN: &str = "outbox_begun";
 /// that is never restored it would stay so.
 fn begin_statement(options: &MySqlOptions, is_node: bool, is_tidy: bool) -> String {
     let catch_up = if is_node { CATCH_UP } else { "do 0" };
-    let (autocommit, look) = if is_node && is_tidy {
-        (0, format!("; savepoint {BEGUN}; set @outbox_looks = 1"))
-    } else {
-        (1, String::new())
-    };
+    let (autocommit, looks) = if is_node && is_tidy { (0, "1") } else { (1, "null") };
     format!(
         "rollback and no chain no release; {catch_up}; set @outbox_locks = coalesce(@outbox_locks, @@innodb_lock_wait_timeout), @outbox_idle = coalesce(@outbox_idle, @@wait_timeout), \
          @outbox_autocommit = coalesce(@outbox_autocommit, @@autocommit + 0), \
-         session innodb_lock_wait_timeout = {}, session wait_timeout = {}, session autocommit = {autocommit}; {BEGIN}{look}",
+         session innodb_lock_wait_timeout = {}, session wait_timeout = {}, session autocommit = {autocommit}, \
+         @outbox_looks = {looks}, @outbox_begun = 1; {BEGIN}",
         seconds(options.lock_timeout),
         seconds(options.transaction_idle_timeout)
     )
@@ -85,7 +101,7 @@ impl MySqlStore {
     /// Commits, and does something behind it, in one round trip.
     ///
     /// A COMMIT of a transaction that the server has rolled back before is answered as if all were
-    /// well. So something goes in front of it that is refused where there is no transaction: then
+    /// well. So something goes in front of it that is refused where that transaction is gone: then
     /// the COMMIT is not run.
     ///
     /// On a node of a cluster COMMIT goes on its own: one that fails is not told where something
@@ -110,7 +126,12 @@ impl MySqlStore {
             }
             committed
         } else {
-            run(connection, format!("{REQUIRE_USUAL_TRANSACTION}; {COMMIT}; {behind}")).await
+            match run(connection, format!("{COMMIT_BEGUN}; {behind}")).await {
+                Err(error) if lacks_savepoint(&error, BEGUN) => {
+                    self.end_foreign(connection, behind, error).await
+                }
+                ended => ended,
+            }
         };
         match ended {
             Ok(()) => {
@@ -127,8 +148,34 @@ impl MySqlStore {
         }
     }
 
+    /// Commits a transaction without the savepoint, if it is one that the user has begun. One of
+    /// `begin` is lost.
+    async fn end_foreign(
+        &self,
+        connection: &mut MySqlConnection,
+        behind: &str,
+        lost: sqlx::Error,
+    ) -> Result<(), sqlx::Error> {
+        // On a connection that is never restored, another one's transaction may have said so.
+        if self.is_tidy() {
+            let row = sqlx::raw_sql("select @outbox_begun is null").fetch_one(&mut *connection).await?;
+            if row.try_get_unchecked::<i64, _>(0)? == 0 {
+                return Err(lost);
+            }
+        }
+        run(connection, format!("{REQUIRE_USUAL_TRANSACTION}; {COMMIT}; {behind}")).await
+    }
+
     fn may_be_node(&self) -> bool {
         self.kind().last() != Some(false)
+    }
+
+    fn guarding(&self) -> Guarding {
+        match (self.may_be_node(), self.is_tidy()) {
+            (true, _) => Guarding::Node,
+            (false, true) => Guarding::Looked,
+            (false, false) => Guarding::Asked,
+        }
     }
 
     /// Sees to it that the stripes of these messages' routes have their rows, before a user's
@@ -252,14 +299,8 @@ impl Transactional for MySqlStore {
         if stored.is_empty() {
             return Ok(Vec::new());
         }
-        let fenced = async {
-            if self.may_be_node() {
-                deduplicate::prepare(&mut *tx).await?;
-            }
-            run(&mut *tx, REQUIRE_TRANSACTION).await?;
-            deduplicate::fence(&mut *tx, route, stored).await
-        };
-        fenced.await.map_err(|error| store_error("fence", error))
+        let inbox = Inbox { connection: &mut *tx, guarding: self.guarding(), fenced: self.fenced() };
+        inbox.fence(route, stored).await.map_err(|error| store_error("fence", error))
     }
 
     async fn deduplicate(
@@ -268,19 +309,15 @@ impl Transactional for MySqlStore {
         consumer: &Consumer,
         messages: &[&Message],
     ) -> Result<Vec<Dedup>, StoreError> {
-        let handled = async {
-            if self.may_be_node() {
-                deduplicate::prepare(&mut *tx).await?;
-            }
-            run(&mut *tx, REQUIRE_TRANSACTION).await?;
-            deduplicate::deduplicate(&mut *tx, consumer, messages).await
-        };
-        handled.await.map_err(|error| store_error("deduplicate", error))
+        if messages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let inbox = Inbox { connection: &mut *tx, guarding: self.guarding(), fenced: self.fenced() };
+        inbox.deduplicate(consumer, messages).await.map_err(|error| store_error("deduplicate", error))
     }
 
     async fn is_handled(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
-        let work =
-            async |connection: &mut MySqlConnection| deduplicate::is_handled(connection, consumer, id).await;
+        let work = async |connection: &mut MySqlConnection| is_handled(connection, consumer, id).await;
         self.on("is_handled", &self.lines().looking, work).await
     }
 

@@ -4,12 +4,12 @@ select coalesce(
            (select p.id
             from outbox_parked p
             where p.route = ? and p.topic = ? and p.order_key = ?
-              and not exists (select 1 from outbox_handled a where a.consumer = ? and a.id = p.id)
+              and (select 1 from outbox_handled a force index (primary) where a.consumer = ? and a.id = p.id) is null
             order by p.position limit 1),
            (select m.id
             from outbox_message m
             where m.route = ? and m.topic = ? and m.order_key = ?
-              and not exists (select 1 from outbox_handled a where a.consumer = ? and a.id = m.id)
+              and (select 1 from outbox_handled a force index (primary) where a.consumer = ? and a.id = m.id) is null
             order by m.position limit 1)
        ),
        exists (select 1 from outbox_key where route = ? and topic = ? and `key` = ? and held = 1)

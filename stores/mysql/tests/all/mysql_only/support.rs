@@ -92,6 +92,35 @@ impl Fixture {
     }
 }
 
+/// A table for a deadlock.
+pub(crate) async fn make_stock(fixture: &Fixture) {
+    fixture
+        .run("create table stock (id int primary key, n int); insert into stock values (1, 0), (2, 0), (1000, 0)")
+        .await;
+}
+
+/// Lets a transaction be rolled back by a real deadlock in two statements of the user's.
+pub(crate) async fn deadlock(fixture: &Fixture, victim: &mut MySqlConnection) {
+    sqlx::query("update stock set n = 1 where id = 1").execute(&mut *victim).await.unwrap();
+    // The server rolls back the one that has written less.
+    let mut other = fixture.connection().await;
+    let mut other = other.begin().await.unwrap();
+    for id in 3..103 {
+        let insert = format!("insert into stock values ({id}, 0)");
+        sqlx::raw_sql(AssertSqlSafe(insert)).execute(&mut *other).await.unwrap();
+    }
+    sqlx::query("update stock set n = 2 where id = 2").execute(&mut *other).await.unwrap();
+    let second = sqlx::raw_sql("update stock set n = 2 where id = 1").execute(&mut *other);
+    let first = async {
+        fixture.until_waiting("update stock set n = 2 where id = 1").await;
+        sqlx::query("update stock set n = 1 where id = 2").execute(&mut *victim).await.unwrap_err()
+    };
+    let (second, error) = tokio::join!(second, first);
+    second.unwrap();
+    assert!(fixture.store.is_conflict(&error), "{error}");
+    other.commit().await.unwrap();
+}
+
 /// Options under which no slow machine changes what comes of a test.
 pub(crate) fn options() -> MySqlOptions {
     let mut options = MySqlOptions::default();

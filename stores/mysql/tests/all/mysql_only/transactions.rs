@@ -8,39 +8,21 @@ use outbox_contract::backend::Committed;
 use outbox_contract::{AppendError, Consumer, StoreErrorKind, Transactional};
 use outbox_store_mysql::MySqlStore;
 use outbox_testkit::eventually;
+use sqlx::Connection;
 use sqlx::mysql::MySqlConnection;
-use sqlx::{AssertSqlSafe, Connection};
 use tokio::time::timeout;
 
 use super::support::{
-    Fixture, LONG, append, both, both_with, fetch, message, messages, number, options, relay, run,
+    Fixture, LONG, append, both, both_with, deadlock, fetch, make_stock, message, messages, number, options,
+    relay, run,
 };
 
 /// Begins a transaction, lets it be rolled back by a real deadlock in two statements of the user's,
 /// and gives it back as if nothing had happened.
 async fn deadlocked(fixture: &Fixture) -> sqlx::Transaction<'static, sqlx::MySql> {
-    fixture
-        .run("create table stock (id int primary key, n int); insert into stock values (1, 0), (2, 0)")
-        .await;
+    make_stock(fixture).await;
     let mut victim = fixture.store.begin().await.unwrap();
-    sqlx::query("update stock set n = 1 where id = 1").execute(&mut *victim).await.unwrap();
-    // The server rolls back the one that has written less.
-    let mut other = fixture.connection().await;
-    let mut other = other.begin().await.unwrap();
-    for id in 3..103 {
-        let insert = format!("insert into stock values ({id}, 0)");
-        sqlx::raw_sql(AssertSqlSafe(insert)).execute(&mut *other).await.unwrap();
-    }
-    sqlx::query("update stock set n = 2 where id = 2").execute(&mut *other).await.unwrap();
-    let second = sqlx::raw_sql("update stock set n = 2 where id = 1").execute(&mut *other);
-    let first = async {
-        fixture.until_waiting("update stock set n = 2 where id = 1").await;
-        sqlx::query("update stock set n = 1 where id = 2").execute(&mut *victim).await.unwrap_err()
-    };
-    let (second, error) = tokio::join!(second, first);
-    second.unwrap();
-    assert!(fixture.store.is_conflict(&error), "{error}");
-    other.commit().await.unwrap();
+    deadlock(fixture, &mut victim).await;
     victim
 }
 
