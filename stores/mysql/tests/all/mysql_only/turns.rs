@@ -154,3 +154,39 @@ async fn a_message_that_was_fenced_and_is_gone_does_not_pass_others() {
         }
     }
 }
+
+/// Whoever removes a fenced message comes behind the transaction.
+#[tokio::test]
+async fn a_fenced_message_is_locked_alone_and_among_others() {
+    for fixture in both().await {
+        let (store, route) = (&fixture.store, inbox_route(&shop()));
+        let (one, two) = (message("a"), message("b"));
+        let mut tx = store.begin().await.unwrap();
+        let of = |message: &Message| Outgoing::from(message.clone()).by(route.clone());
+        store.append(&mut tx, &[of(&one), of(&two)]).await.unwrap();
+        store.commit(tx).await.into_result().unwrap();
+        let waits = waiting(store, &route).await;
+        let fenced: Vec<&Stored> = waits.iter().map(|stored| &**stored).collect();
+        for is_looked_at in [false, true] {
+            for fenced in [&fenced[..1], &fenced[..]] {
+                let mut tx = store.begin().await.unwrap();
+                if is_looked_at {
+                    store.deduplicate(&mut tx, &shop(), &[&message("x")]).await.unwrap();
+                }
+                let wait = store.fence(&mut tx, &route, fenced).await.unwrap();
+                assert!(wait.iter().all(|waits| *waits), "{wait:?}");
+                for stored in &waits {
+                    let is_fenced = fenced.iter().any(|fenced| fenced.position == stored.position);
+                    let mut other = fixture.connection().await;
+                    let delete = format!(
+                        "set session innodb_lock_wait_timeout = 1; begin; delete from outbox_message where route = 'inbox/shop' and position = {}; rollback",
+                        stored.position.0
+                    );
+                    let removed = sqlx::raw_sql(sqlx::AssertSqlSafe(delete)).execute(&mut other).await;
+                    assert_eq!(removed.is_err(), is_fenced, "looked at: {is_looked_at}, {removed:?}");
+                }
+                store.rollback(tx).await.unwrap();
+            }
+        }
+    }
+}
