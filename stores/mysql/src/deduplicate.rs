@@ -173,7 +173,7 @@ async fn one_by_one(
     Ok(dedups)
 }
 
-/// Whether a message is parked is asked last: what is moved meanwhile goes there.
+/// Looks for parked messages last: what is moved meanwhile goes there.
 async fn fence(
     connection: &mut MySqlConnection,
     opening: &str,

@@ -62,7 +62,9 @@ const COMMIT_BEGUN: &str = "release savepoint outbox_begun; commit and no chain 
 ///
 /// What a handler does in spite of a deadlock is then done in a transaction that the server begins
 /// by itself, and is rolled back in the end for want of the savepoint. Else the server would commit
-/// it statement by statement, and the handler would do it again.
+/// it statement by statement, and the handler would do it again. (A session that is READ ONLY, in
+/// which this transaction is READ WRITE, does not help: the first statement behind a deadlock is
+/// READ WRITE still. Seen with MySQL 9.7, MariaDB 10.11 and 11.8.)
 ///
 /// Only an inbox's transactions: these are surely ended by [`commit`](MySqlStore::commit). With the
 /// driver's own COMMIT, a message that is appended behind a deadlock would be committed alone.

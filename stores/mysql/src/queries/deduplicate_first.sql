@@ -1,5 +1,6 @@
 -- The first message of a key that waits for a consumer and is not handled yet, and whether an operator holds the key: route, topic, key,
--- consumer; route, topic, key, consumer; route, topic, key.
+-- consumer; route, topic, key, consumer; route, topic, key. Handled ids are looked up by the primary key: for `not exists`, servers may read all that
+-- the consumer has ever handled.
 select coalesce(
            (select p.id
             from outbox_parked p

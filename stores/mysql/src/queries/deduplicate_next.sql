@@ -1,5 +1,5 @@
 -- As deduplicate_alone, for one that waits itself, as the first of its key: consumer, id, which call this is, topic, key; route, topic, order key;
--- route, topic, order key, consumer; id, twice.
+-- route, topic, order key, consumer; id, twice. The look-up of handled ids: see deduplicate_first.sql.
 insert ignore into outbox_handled (consumer, id, handled_at, noted_by, topic, `key`)
 select ?, ?, timestampdiff(microsecond, timestamp'1970-01-01 00:00:00', utc_timestamp(6)), ?, ?, ?
 from dual

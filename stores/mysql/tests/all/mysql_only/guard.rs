@@ -30,7 +30,7 @@ async fn handling(store: &MySqlStore, is_first: bool) -> (Tx, Message) {
     (tx, given)
 }
 
-/// What a handler does in spite of an error that it has passed over.
+/// A write of a handler in spite of an error that it has passed over.
 async fn goes_on(tx: &mut Tx) {
     sqlx::query("update stock set n = 5 where id = 1000").execute(&mut **tx).await.unwrap();
 }
@@ -115,8 +115,8 @@ async fn a_lock_timeout_that_a_handler_passes_over_leaves_the_rest() {
     }
 }
 
-/// What stands in front of it is committed with it, as the server has it; a message that is handled
-/// with that is not handled again.
+/// The server commits what stands in front of it, and a message that is noted there is not handled
+/// again.
 #[tokio::test]
 async fn a_handler_that_ends_its_transaction_commits_nothing_behind_that() {
     for ends in [
