@@ -39,7 +39,7 @@ async fn goes_on(tx: &mut Tx) {
 /// done for it is there.
 async fn assert_nothing_is_committed(fixture: &Fixture, store: &MySqlStore, tx: Tx, given: &Message) {
     assert_eq!(fixture.number("select n from stock where id = 1000").await, 0, "before the commit");
-    let (committed, begun) = if given.id.as_uuid().as_u128() % 2 == 0 {
+    let (committed, begun) = if given.id.as_uuid().as_u128().is_multiple_of(2) {
         store.commit_and_begin(tx).await
     } else {
         (store.commit(tx).await, None)
