@@ -52,8 +52,9 @@ pub struct MySqlOptions {
     /// Time limit for opening a connection. Default 10 s.
     pub connect_timeout: Duration,
     /// Interval at which a connection of its own asks for messages that other processes have
-    /// committed, while the relays of this process look less often. Default 10 ms; None: they are
-    /// found by polling alone.
+    /// committed, while the relays of this process look less often. While none come it grows with
+    /// the time since the last one, to ten times as much after ten seconds. Default 10 ms; None:
+    /// they are found by polling alone.
     pub watch_interval: Option<Duration>,
     /// Connections of [`pool`](crate::MySqlStore::pool), the user's pool. Default 10. Not used if
     /// the user provides the pool.

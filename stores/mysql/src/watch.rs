@@ -1,7 +1,7 @@
 //! Watch: wakes the relays of this process when another one has committed messages.
 //!
 //! The server can't notify. So a connection of its own asks, every few milliseconds, for the newest
-//! messages, while the relays do not look by themselves. Positions are made of the server's clock,
+//! messages, while the relays do not look by themselves, and less often while none come. Positions are made of the server's clock,
 //! so the question is for those of the last seconds alone: rows that were removed and are not
 //! purged yet would have to be walked over. Messages that it does not see, as those of longer
 //! transactions, are found by polling.
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use outbox_contract::Route;
 use outbox_contract::backend::{Bucket, Position, StripeId, WakeupSignal};
-use outbox_store_sql::looks::Looks;
+use outbox_store_sql::looks::{self, Looks};
 use sqlx::Row;
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
@@ -49,6 +49,7 @@ impl Watch {
         let _seat = self.seat.lock().await;
         let mut line = Line::new(self.way.clone().without_catching_up());
         let (mut pause, mut failures, mut was_told) = (self.interval, 0_u32, false);
+        let (mut latest, mut last) = (self.looks.latest(), Instant::now());
         loop {
             sleep(pause).await;
             let began = Instant::now();
@@ -59,7 +60,12 @@ impl Watch {
                         self.signal.committed();
                     }
                     (failures, was_told) = (0, false);
-                    pause = self.interval.max(began.elapsed() * SHARE).min(FIRST_PAUSE.max(self.interval));
+                    let known = self.looks.latest();
+                    if std::mem::replace(&mut latest, known) != known {
+                        last = began;
+                    }
+                    let wanted = looks::pause(self.interval, last.elapsed());
+                    pause = wanted.max(began.elapsed() * SHARE).min(FIRST_PAUSE.max(wanted));
                 }
                 Err(error) => {
                     if is_denied(&error) && !was_told {

@@ -39,6 +39,19 @@ pub const NEWEST: usize = 64;
 /// into others.
 const PASSED: Duration = Duration::from_secs(10);
 
+/// Part of the time since the last message for which a watch pauses, as one to so many: what it adds
+/// to the wait of a message is little beside the gap in front of it.
+const PART: u32 = 100;
+
+/// Longest pause of an idle watch, in intervals.
+const LONGEST: u32 = 10;
+
+/// Returns the pause of a watch for messages of other processes, by the time since the last one.
+#[must_use]
+pub fn pause(interval: Duration, idle: Duration) -> Duration {
+    (idle / PART).clamp(interval, interval * LONGEST)
+}
+
 impl Looks {
     fn all(&self) -> MutexGuard<'_, BTreeMap<Route, Look>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -78,6 +91,12 @@ impl Looks {
     #[must_use]
     pub fn newest(&self, route: &Route) -> Position {
         self.all().get(route).map_or(Position::START, |look| look.newest)
+    }
+
+    /// Returns the highest position that is known of any route. It changes with each new message.
+    #[must_use]
+    pub fn latest(&self) -> Position {
+        self.all().values().map(|look| look.newest).max().unwrap_or(Position::START)
     }
 
     /// Returns true if a message is among these that the relays of this process are to be woken
@@ -150,6 +169,25 @@ mod tests {
         looks.begins(&route, &two, now + PASSED);
         assert!(!looks.is_news(&route, &rows([2])), "one has gone");
         assert!(looks.is_news(&route, &[(Position(3), None)]));
+    }
+
+    #[test]
+    fn an_idle_watch_asks_less_often() {
+        let paused = |idle| pause(MS * 10, MS * idle).as_millis();
+        assert_eq!([0, 1_000, 2_000, 5_000, 10_000, 3_600_000].map(paused), [10, 10, 20, 50, 100, 100]);
+    }
+
+    #[test]
+    fn a_message_of_any_route_is_the_latest() {
+        let (looks, now) = (Looks::default(), Instant::now());
+        assert_eq!(looks.latest(), Position::START);
+        let [one, other] = [Route::default(), Route::new("other").unwrap()];
+        looks.begins(&one, &BucketSet::ALL, now);
+        looks.begins(&other, &BucketSet::ALL, now);
+        looks.found(&other, &[FetchedRow::Muted(Position(5))]);
+        assert_eq!(looks.latest(), Position(5));
+        assert!(looks.is_news(&one, &rows([6])));
+        assert_eq!(looks.latest(), Position(6));
     }
 
     #[test]

@@ -40,7 +40,8 @@ pub struct SqliteOptions {
     pub busy_timeout: Duration,
     /// Interval at which a connection of its own asks whether the file has changed, while the
     /// relays of this process look less often: so they hear of messages that other processes have
-    /// committed. Default 5 ms; None: they are found by polling alone.
+    /// committed. While none come it grows with the time since the last one, to ten times as much
+    /// after five seconds. Default 5 ms; None: they are found by polling alone.
     pub watch_interval: Option<Duration>,
     /// Connections of [`pool`](crate::SqliteStore::pool), the user's pool. Default 8: one of them
     /// can write at a time. Not used if the user provides the pool.

@@ -2,8 +2,8 @@
 //!
 //! SQLite can't notify, but it tells a connection whether another one has changed the file
 //! (`data_version`), without reading a page. So a connection of its own asks for that every few
-//! milliseconds, while the relays do not look by themselves, and looks for new messages only when
-//! something has changed: leases and settlements are changes too.
+//! milliseconds, while the relays do not look by themselves, and less often while no messages come.
+//! It looks for new messages only when something has changed: leases and settlements are changes too.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use outbox_contract::Route;
 use outbox_contract::backend::{Bucket, Position, WakeupSignal};
-use outbox_store_sql::looks::{Looks, NEWEST};
+use outbox_store_sql::looks::{self, Looks, NEWEST};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Row};
 use tokio::sync::Mutex;
@@ -44,14 +44,21 @@ impl Watch {
     pub(crate) async fn run(self) -> Infallible {
         let _seat = self.seat.lock().await;
         let (mut eye, mut failures) = (None, 0_u32);
+        let (mut latest, mut last) = (self.looks.latest(), Instant::now());
         loop {
             sleep(match failures {
-                0 => self.interval,
+                0 => looks::pause(self.interval, last.elapsed()),
                 _ => FIRST_PAUSE.saturating_mul(1 << (failures - 1).min(6)).min(LONGEST_PAUSE),
             })
             .await;
             match self.ask(&mut eye).await {
-                Ok(()) => failures = 0,
+                Ok(()) => {
+                    failures = 0;
+                    let known = self.looks.latest();
+                    if std::mem::replace(&mut latest, known) != known {
+                        last = Instant::now();
+                    }
+                }
                 Err(error) => {
                     tracing::debug!(%error, "could not watch for messages of other processes; they are found by polling");
                     eye = None;

@@ -131,7 +131,9 @@ impl Examined {
         } else {
             (format!("transport of route {name}"), format!("routes.{name}"))
         };
-        let remedy = format!("correct {setting}, start the broker, or create what is missing; messages wait in the store until then");
+        let remedy = format!(
+            "correct {setting}, start the broker, or create what is missing; messages wait in the store until then"
+        );
         self.findings.push(Finding::new("transport", format!("{what}: {error}"), remedy));
     }
 }
