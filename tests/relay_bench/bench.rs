@@ -48,7 +48,7 @@ pub(crate) struct Bench {
     pub(crate) peers: Option<PathBuf>,
     pub(crate) database: DatabaseServer,
     pub(crate) broker: BrokerServer,
-    load: Option<f64>,
+    in_use: Option<f64>,
     tables: Vec<Table>,
     bars: Option<Bars>,
 }
@@ -64,9 +64,9 @@ pub(crate) const PAYLOAD: &str = "convert_to(rpad('{\"n\":' || n || ',\"x\":\"',
 impl Bench {
     /// Starts both servers.
     pub(crate) fn start(profile: Profile, pair: Pair, settings: Vec<Setting>) -> Result<Self, Missing> {
-        let load = process::load();
+        let in_use = process::in_use();
         Ok(Self {
-            load,
+            in_use,
             profile,
             pair,
             settings,
@@ -150,7 +150,7 @@ impl Bench {
             profile: format!("{:?}", self.profile).to_lowercase(),
             processor: model.map(|(_, model)| model.trim().to_owned()),
             processors: std::thread::available_parallelism().map(usize::from).ok(),
-            load: self.load,
+            in_use: self.in_use,
             pair: self.pair.to_string(),
             servers: vec![self.database.name().to_owned(), self.broker.name().to_owned()],
             tables: self.tables.clone(),

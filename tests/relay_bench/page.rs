@@ -15,14 +15,14 @@ pub(crate) struct Report {
     pub(crate) profile: String,
     pub(crate) processor: Option<String>,
     pub(crate) processors: Option<usize>,
-    /// Number of other processes that wanted to run when the measurement began.
-    pub(crate) load: Option<f64>,
+    /// Number of processors that other processes used when the measurement began.
+    pub(crate) in_use: Option<f64>,
     pub(crate) pair: String,
     pub(crate) servers: Vec<String>,
     pub(crate) tables: Vec<Table>,
 }
 
-/// Number of other processes from which a machine counts as busy.
+/// Number of processors in use by others from which a machine counts as busy.
 const BUSY: f64 = 0.5;
 
 /// The files of reports, and the folder of the page.
@@ -112,10 +112,10 @@ fn title(pair: &str) -> String {
 fn machine(report: &Report) -> String {
     let processors = report.processors.map_or_else(|| "?".to_owned(), |count| count.to_string());
     let processor = report.processor.as_deref().unwrap_or("unknown processor");
-    let busy = match report.load {
-        Some(load) if load >= BUSY => {
+    let busy = match report.in_use {
+        Some(in_use) if in_use >= BUSY => {
             format!(
-                " **The machine was busy** (load {load:.1} at the start): rates and latencies say little."
+                " **The machine was busy** ({in_use:.1} processors in use at the start): rates and latencies say little."
             )
         }
         _ => String::new(),

@@ -122,6 +122,14 @@ mod of_process {
     }
 
     #[test]
+    fn work_of_the_processors_is_all_but_idling_and_waiting() {
+        let stat = "cpu  1 2 4 1000 2000 8 16 32 64 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
+        assert_eq!(working(stat), Some(63));
+        assert_eq!(working("cpu  1 2 4 1000"), Some(7), "of an old system");
+        assert_eq!(working("intr 1"), None);
+    }
+
+    #[test]
     fn memory_is_given_in_bytes() {
         let status = "Name:\trelay\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
         assert_eq!(bytes(status, "VmRSS"), Some(1 << 20));
@@ -226,7 +234,7 @@ mod of_page {
             profile: "quick".to_owned(),
             processor: None,
             processors: Some(2),
-            load: Some(3.25),
+            in_use: Some(1.75),
             pair: "postgres-kafka".to_owned(),
             servers: vec!["PostgreSQL 18".to_owned(), "Kafka 4.3".to_owned()],
             tables: vec![table, more, asked],
@@ -254,7 +262,7 @@ mod of_page {
 
     #[test]
     fn a_busy_machine_is_told() {
-        let calm = Report { load: Some(0.1), ..report() };
+        let calm = Report { in_use: Some(0.1), ..report() };
         assert!(render(&[report()]).0.contains("The machine was busy"));
         assert!(!render(&[calm]).0.contains("busy"));
     }

@@ -1,7 +1,7 @@
 //! Resources of processes, from the operating system.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Returns processor time, of the process itself and of the system for it, all threads. In steps of
 /// a clock tick, mostly 10 ms.
@@ -16,9 +16,24 @@ pub(crate) fn cpu_of(process: u32) -> Duration {
     Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Returns the number of processes that wanted to run in the last minute, on average.
-pub(crate) fn load() -> Option<f64> {
-    fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
+/// Returns the number of processors that other processes use, on average of a second. The system's
+/// load would count what this machine has measured just before.
+pub(crate) fn in_use() -> Option<f64> {
+    let before = working(&fs::read_to_string("/proc/stat").ok()?)?;
+    let began = Instant::now();
+    std::thread::sleep(Duration::from_secs(1));
+    let ticks = working(&fs::read_to_string("/proc/stat").ok()?)?.saturating_sub(before);
+    let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
+    Some(ticks as f64 / ticks_per_second / began.elapsed().as_secs_f64())
+}
+
+/// Returns the time that all processors have worked, in ticks, of the first line of the system's
+/// `stat`.
+pub(crate) fn working(stat: &str) -> Option<u64> {
+    let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+    let ticks: Vec<u64> = fields.map(|field| field.parse().ok()).collect::<Option<_>>()?;
+    // User, nice, system, idle, waiting for a disk, interrupts of two kinds, stolen.
+    Some([0, 1, 2, 5, 6, 7].iter().filter_map(|at| ticks.get(*at)).sum())
 }
 
 /// Returns resident memory in bytes: now, and the maximum so far.
