@@ -268,7 +268,8 @@ impl Settings {
         if replicas > 1 && self.needed_in_step < 2 {
             dangers.push(Found::OneConfirms { replicas });
         }
-        if replicas > 1 && self.unclean {
+        // With one replica too: others may be added.
+        if self.unclean {
             dangers.push(Found::Unclean);
         }
         dangers
@@ -312,11 +313,12 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_dangerous_only_where_there_are_copies_to_lose_it_to() {
+    fn settings_are_dangerous_by_the_number_of_replicas() {
         let dangers = |needed_in_step, unclean, replicas| {
             Settings { needed_in_step, unclean, max_message_bytes: None }.dangers(replicas)
         };
-        assert_eq!((dangers(1, true, 1), dangers(2, false, 3)), (vec![], vec![]));
+        assert_eq!((dangers(1, false, 1), dangers(2, false, 3)), (vec![], vec![]));
+        assert_eq!(dangers(1, true, 1), [Found::Unclean]);
         let all = vec![Found::OneConfirms { replicas: 3 }, Found::Unclean];
         assert_eq!((dangers(2, true, 3), dangers(1, true, 3)), (vec![Found::Unclean], all));
     }

@@ -67,43 +67,48 @@ async fn alarm(wire: &Arc<Wire>, config: &Config) -> Result<Option<String>, Faul
     timeout(config.timeout, probe(wire)).await.map_err(silent)?
 }
 
-/// Publishes a message that reaches no queue.
+/// Publishes messages that reach no queue: two, since the broker blocks a connection for the first,
+/// and may confirm that one before it says so.
 async fn probe(wire: &Arc<Wire>) -> Result<Option<String>, Fault> {
     let mut channel = wire.confirming_channel().await?;
-    let publish = Publish {
-        channel: channel.id(),
-        exchange: "",
-        routing_key: &format!("outbox-check-{}", MessageId::new()),
-        payload: &[],
-    };
-    let mut bytes = Vec::new();
-    let without_properties = |out: &mut Vec<u8>| {
-        out.extend_from_slice(&[0, 0]);
-        Ok(())
-    };
-    // Names and properties are as short as that.
-    if publish.write(&mut bytes, channel.max_frame_bytes(), without_properties).is_err() {
-        return Ok(None);
-    }
-    channel.send(bytes, vec![0]);
-    loop {
-        let answers = match channel.news(false).await {
-            Word::Answers(answers) => answers,
-            Word::Blocked(reason) => return Ok(Some(reason)),
-            Word::Room => continue,
+    for number in 0..2 {
+        let publish = Publish {
+            channel: channel.id(),
+            exchange: "",
+            routing_key: &format!("outbox-check-{}", MessageId::new()),
+            payload: &[],
         };
-        for answer in answers {
-            match answer {
-                Answer::Returned(_) => {}
-                Answer::Confirmed(_) | Answer::Refused(_) => return Ok(None),
-                // The broker blocks a connection before it looks at the rights of its user.
-                Answer::Broken(fault) if fault.kind == TransportErrorKind::NotPermitted => {
-                    return Ok(wire.blocked_by());
+        let mut bytes = Vec::new();
+        let without_properties = |out: &mut Vec<u8>| {
+            out.extend_from_slice(&[0, 0]);
+            Ok(())
+        };
+        // Names and properties are as short as that.
+        if publish.write(&mut bytes, channel.max_frame_bytes(), without_properties).is_err() {
+            return Ok(None);
+        }
+        channel.send(bytes, vec![number]);
+        let mut is_answered = false;
+        while !is_answered {
+            let answers = match channel.news(false).await {
+                Word::Answers(answers) => answers,
+                Word::Blocked(reason) => return Ok(Some(reason)),
+                Word::Room => continue,
+            };
+            for answer in answers {
+                match answer {
+                    Answer::Returned(_) => {}
+                    Answer::Confirmed(_) | Answer::Refused(_) => is_answered = true,
+                    // The broker blocks a connection before it looks at the rights of its user.
+                    Answer::Broken(fault) if fault.kind == TransportErrorKind::NotPermitted => {
+                        return Ok(wire.blocked_by());
+                    }
+                    Answer::Broken(fault) => return Err(fault),
                 }
-                Answer::Broken(fault) => return Err(fault),
             }
         }
     }
+    Ok(wire.blocked_by())
 }
 
 /// Looks what the exchange is, which somebody else made. Declaring one that is there changes
