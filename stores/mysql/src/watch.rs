@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use outbox_contract::Route;
 use outbox_contract::backend::{Bucket, Position, StripeId, WakeupSignal};
-use outbox_store_sql::looks::{self, Looks};
+use outbox_store_sql::looks::{Looks, Pace};
 use sqlx::Row;
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
@@ -49,7 +49,7 @@ impl Watch {
         let _seat = self.seat.lock().await;
         let mut line = Line::new(self.way.clone().without_catching_up());
         let (mut pause, mut failures, mut was_told) = (self.interval, 0_u32, false);
-        let (mut latest, mut last) = (self.looks.latest(), Instant::now());
+        let mut pace = Pace::new(self.interval, self.looks.latest(), Instant::now());
         loop {
             sleep(pause).await;
             let began = Instant::now();
@@ -60,11 +60,7 @@ impl Watch {
                         self.signal.committed();
                     }
                     (failures, was_told) = (0, false);
-                    let known = self.looks.latest();
-                    if std::mem::replace(&mut latest, known) != known {
-                        last = began;
-                    }
-                    let wanted = looks::pause(self.interval, last.elapsed());
+                    let wanted = pace.pause(self.looks.latest(), Instant::now());
                     pause = wanted.max(began.elapsed() * SHARE).min(FIRST_PAUSE.max(wanted));
                 }
                 Err(error) => {

@@ -46,10 +46,31 @@ const PART: u32 = 100;
 /// Longest pause of an idle watch, in intervals.
 const LONGEST: u32 = 10;
 
-/// Returns the pause of a watch for messages of other processes, by the time since the last one.
-#[must_use]
-pub fn pause(interval: Duration, idle: Duration) -> Duration {
-    (idle / PART).clamp(interval, interval * LONGEST)
+/// Pace of a watch for messages of other processes: it slows down while none come.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    interval: Duration,
+    /// The highest position that was known.
+    latest: Position,
+    /// Time at which it changed.
+    since: Instant,
+}
+
+impl Pace {
+    /// Creates the pace of a watch that begins now.
+    #[must_use]
+    pub const fn new(interval: Duration, latest: Position, now: Instant) -> Self {
+        Self { interval, latest, since: now }
+    }
+
+    /// Returns the pause until the next question, given the [latest](Looks::latest) position.
+    pub fn pause(&mut self, latest: Position, now: Instant) -> Duration {
+        if latest != self.latest {
+            (self.latest, self.since) = (latest, now);
+        }
+        let idle = now.saturating_duration_since(self.since);
+        (idle / PART).clamp(self.interval, self.interval * LONGEST)
+    }
 }
 
 impl Looks {
@@ -172,9 +193,16 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_watch_asks_less_often() {
-        let paused = |idle| pause(MS * 10, MS * idle).as_millis();
-        assert_eq!([0, 1_000, 2_000, 5_000, 10_000, 3_600_000].map(paused), [10, 10, 20, 50, 100, 100]);
+    fn an_idle_watch_asks_less_often_until_a_message_comes() {
+        let began = Instant::now();
+        let mut pace = Pace::new(MS * 10, Position(7), began);
+        let mut paused = |latest, at| pace.pause(Position(latest), began + MS * at).as_millis();
+        assert_eq!(
+            [0, 1_000, 2_000, 5_000, 10_000, 60_000].map(|at| paused(7, at)),
+            [10, 10, 20, 50, 100, 100]
+        );
+        assert_eq!(paused(8, 61_000), 10, "a message has come");
+        assert_eq!([62_000, 66_000].map(|at| paused(8, at)), [10, 50]);
     }
 
     #[test]

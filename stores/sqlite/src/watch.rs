@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use outbox_contract::Route;
 use outbox_contract::backend::{Bucket, Position, WakeupSignal};
-use outbox_store_sql::looks::{self, Looks, NEWEST};
+use outbox_store_sql::looks::{Looks, NEWEST, Pace};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Row};
 use tokio::sync::Mutex;
@@ -44,21 +44,15 @@ impl Watch {
     pub(crate) async fn run(self) -> Infallible {
         let _seat = self.seat.lock().await;
         let (mut eye, mut failures) = (None, 0_u32);
-        let (mut latest, mut last) = (self.looks.latest(), Instant::now());
+        let mut pace = Pace::new(self.interval, self.looks.latest(), Instant::now());
         loop {
             sleep(match failures {
-                0 => looks::pause(self.interval, last.elapsed()),
+                0 => pace.pause(self.looks.latest(), Instant::now()),
                 _ => FIRST_PAUSE.saturating_mul(1 << (failures - 1).min(6)).min(LONGEST_PAUSE),
             })
             .await;
             match self.ask(&mut eye).await {
-                Ok(()) => {
-                    failures = 0;
-                    let known = self.looks.latest();
-                    if std::mem::replace(&mut latest, known) != known {
-                        last = Instant::now();
-                    }
-                }
+                Ok(()) => failures = 0,
                 Err(error) => {
                     tracing::debug!(%error, "could not watch for messages of other processes; they are found by polling");
                     eye = None;
