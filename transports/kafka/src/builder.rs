@@ -117,13 +117,15 @@ impl KafkaTransportBuilder {
         self
     }
 
-    /// Sets the time for which the client waits for more messages before it sends a batch. Default
-    /// 300 microseconds: longer costs latency, shorter splits batches, which costs the broker time.
+    /// Sets the time for which the client waits for more messages before it sends a batch. By
+    /// default, a batch of up to 32 messages is sent at once, and a larger one waits for a
+    /// millisecond: it comes from a backlog, and would be split otherwise, which costs the broker
+    /// time.
     ///
-    /// The client waits in whole milliseconds, so any time up to one delays a message by about one.
-    /// Zero sends at once.
+    /// Once set, the time holds for all batches. The client waits in whole milliseconds. Zero sends
+    /// everything at once.
     pub fn linger(mut self, linger: Duration) -> Self {
-        self.config.linger = linger;
+        self.config.linger = Some(linger);
         self
     }
 

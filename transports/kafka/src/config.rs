@@ -33,6 +33,9 @@ const SESSION: Duration = Duration::from_secs(10);
 /// Maximum time that a rebalance waits for a member: longer than one takes to finish what is in its
 /// hands. The client's default is 5 min, for the same reason.
 const MAX_POLL: Duration = Duration::from_secs(60);
+/// Time that a large batch waits for more messages, unless it was set. What takes longer to hand over
+/// is split, which costs the broker time. The client waits in whole milliseconds.
+const LINGER: Duration = Duration::from_micros(300);
 
 #[derive(Clone)]
 pub(crate) struct Config {
@@ -40,7 +43,8 @@ pub(crate) struct Config {
     pub(crate) properties: BTreeMap<String, String>,
     pub(crate) security: Security,
     pub(crate) max_message_bytes: usize,
-    pub(crate) linger: Duration,
+    /// Time that every batch waits for more messages, as it was set. None: large ones wait a little.
+    pub(crate) linger: Option<Duration>,
     pub(crate) group_protocol: GroupProtocol,
 }
 
@@ -52,7 +56,7 @@ impl Config {
             security: Security::default(),
             // The broker's own default (message.max.bytes).
             max_message_bytes: 1_048_588,
-            linger: Duration::from_micros(300),
+            linger: None,
             group_protocol: GroupProtocol::default(),
         }
     }
@@ -122,7 +126,7 @@ impl Config {
             // A topic that is missing is reported after a second; the default is thirty.
             .set("topic.metadata.propagation.max.ms", "1000")
             .set("message.max.bytes", CLIENT_LIMIT.to_string())
-            .set("linger.ms", (self.linger.as_secs_f64() * 1e3).to_string())
+            .set("linger.ms", (self.linger.unwrap_or(LINGER).as_secs_f64() * 1e3).to_string())
             .set("queue.buffering.max.kbytes", (256 * 1024).to_string());
         self.with_properties(&mut client, Kind::Producer);
         client
@@ -141,9 +145,19 @@ impl Config {
         codecs.into_iter().any(|codec| codec != "none")
     }
 
-    /// Of the producer that leaves no gap, with batches of so many bytes.
-    pub(crate) fn gapless(&self, batch_bytes: usize) -> ClientConfig {
+    /// Returns true if small batches are sent without waiting for more: unless it was set for how
+    /// long all of them wait.
+    pub(crate) fn sends_small_ones_at_once(&self) -> bool {
+        self.linger.is_none() && !self.properties.contains_key("linger.ms")
+    }
+
+    /// Of the producer that leaves no gap, with batches of so many bytes. `lingers`: whether it waits
+    /// for more messages.
+    pub(crate) fn gapless(&self, batch_bytes: usize, lingers: bool) -> ClientConfig {
         let mut client = self.producer();
+        if !lingers {
+            client.set("linger.ms", "0");
+        }
         if !self.properties.contains_key("batch.size") || batch_bytes < self.batch_bytes() {
             client.set("batch.size", batch_bytes.to_string());
         }
@@ -329,7 +343,21 @@ mod tests {
             native.get("linger.ms").unwrap().trim_end_matches('\0').parse::<f64>().unwrap()
         };
         assert!((linger(&config) - 0.3).abs() < 1e-6, "{}", linger(&config));
-        config.linger = Duration::from_millis(25);
+        config.linger = Some(Duration::from_millis(25));
         assert!((linger(&config) - 25.0).abs() < 1e-6, "{}", linger(&config));
+    }
+
+    #[test]
+    fn small_batches_wait_only_if_it_was_set_for_how_long() {
+        let mut config = Config::new("localhost:9092".to_owned());
+        assert!(config.sends_small_ones_at_once());
+        assert_eq!(config.gapless(1, false).get("linger.ms"), Some("0"));
+        assert_eq!(config.gapless(1, true).get("linger.ms"), Some("0.3"));
+        config.linger = Some(Duration::from_millis(5));
+        assert!(!config.sends_small_ones_at_once());
+        let mut config = Config::new("localhost:9092".to_owned());
+        config.properties.insert("linger.ms".to_owned(), "5".to_owned());
+        assert!(!config.sends_small_ones_at_once());
+        assert_eq!(config.gapless(1, true).get("linger.ms"), Some("5"));
     }
 }

@@ -180,9 +180,10 @@ fn hand_over<R: Borrow<Record>>(
 }
 
 impl Gapless {
-    /// A producer that leaves no gap, with batches of so many bytes. Connects by itself.
-    pub(crate) fn new(config: &Config, batch_bytes: usize) -> Result<Self, TransportError> {
-        Self::with_client(&config.gapless(batch_bytes), true)
+    /// A producer that leaves no gap, with batches of so many bytes. `lingers`: whether it waits for
+    /// more messages. Connects by itself.
+    pub(crate) fn new(config: &Config, batch_bytes: usize, lingers: bool) -> Result<Self, TransportError> {
+        Self::with_client(&config.gapless(batch_bytes, lingers), true)
     }
 
     /// A producer for single messages, which failures do not close.

@@ -14,6 +14,8 @@ pub(crate) struct Pool {
     config: Arc<Config>,
     /// Size of their record batches.
     batch_bytes: usize,
+    /// True if they wait for more messages.
+    lingers: bool,
     seats: Mutex<Seats>,
 }
 
@@ -27,11 +29,15 @@ struct Seats {
 }
 
 impl Pool {
-    pub(crate) fn new(config: &Arc<Config>, batch_bytes: usize) -> Result<Arc<Self>, TransportError> {
-        let current = Some(Arc::new(Gapless::new(config, batch_bytes)?));
-        let spare = Some(Arc::new(Gapless::new(config, batch_bytes)?));
+    pub(crate) fn new(
+        config: &Arc<Config>,
+        batch_bytes: usize,
+        lingers: bool,
+    ) -> Result<Arc<Self>, TransportError> {
+        let current = Some(Arc::new(Gapless::new(config, batch_bytes, lingers)?));
+        let spare = Some(Arc::new(Gapless::new(config, batch_bytes, lingers)?));
         let seats = Mutex::new(Seats { current, spare, closed: false, retired: 0 });
-        Ok(Arc::new(Self { config: Arc::clone(config), batch_bytes, seats }))
+        Ok(Arc::new(Self { config: Arc::clone(config), batch_bytes, lingers, seats }))
     }
 
     fn seats(&self) -> MutexGuard<'_, Seats> {
@@ -52,7 +58,7 @@ impl Pool {
             seats.current = None;
             let next = match seats.spare.take() {
                 Some(spare) if !spare.is_broken() => spare,
-                _ => Arc::new(Gapless::new(&self.config, self.batch_bytes)?),
+                _ => Arc::new(Gapless::new(&self.config, self.batch_bytes, self.lingers)?),
             };
             seats.current = Some(next);
         }
@@ -92,7 +98,7 @@ impl Pool {
         if !missing() {
             return;
         }
-        match Gapless::new(&self.config, self.batch_bytes) {
+        match Gapless::new(&self.config, self.batch_bytes, self.lingers) {
             Ok(spare) => {
                 let mut seats = self.seats();
                 if !seats.closed && seats.spare.is_none() {

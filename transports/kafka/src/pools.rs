@@ -1,6 +1,11 @@
 //! Producers of topics. A message that is rejected takes its producer with it, and all
 //! that is under way there is sent again: so topics that reject, or that take no batches of the
 //! common size, go by producers of their own.
+//!
+//! Small batches have a producer of their own too: whether it waits for more messages is a setting
+//! of a producer. It is safe that a key goes by one and by the other in turns (promise P3): a key
+//! has one batch under way, and a batch whose end is unknown takes its producer with it before that
+//! is said, so nothing of it is left to be sent.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -23,6 +28,10 @@ const STREAK: u32 = 3;
 /// forgotten that have not lately.
 const MAX_TOPICS: usize = 1_000;
 
+/// Number of messages up to which a batch is small: it is handed to the client within microseconds,
+/// so it is rarely split though nothing waits. From a backlog come hundreds.
+const SMALL: usize = 32;
+
 /// Producers that are not the common ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Apart {
@@ -37,6 +46,8 @@ enum Apart {
 pub(crate) struct Pools {
     config: Arc<Config>,
     common: Arc<Pool>,
+    /// For small batches. None: they wait like others.
+    small: Option<Arc<Pool>>,
     apart: Mutex<Others>,
     rejections: Mutex<HashMap<Topic, Rejections>>,
 }
@@ -59,7 +70,11 @@ impl Pools {
     pub(crate) fn new(config: &Arc<Config>) -> Result<Self, TransportError> {
         Ok(Self {
             config: Arc::clone(config),
-            common: Pool::new(config, config.batch_bytes())?,
+            common: Pool::new(config, config.batch_bytes(), true)?,
+            small: config
+                .sends_small_ones_at_once()
+                .then(|| Pool::new(config, config.batch_bytes(), false))
+                .transpose()?,
             apart: Mutex::default(),
             rejections: Mutex::default(),
         })
@@ -73,16 +88,21 @@ impl Pools {
         self.rejections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The pool that a topic goes by. `batch_bytes`: the most that it takes in a batch, if that is
-    /// known.
+    /// The pool by which a topic goes in a batch of so many messages. `batch_bytes`: the most that it
+    /// takes in a record batch, if that is known.
     ///
     /// # Errors
     ///
     /// A producer could not be made.
-    pub(crate) fn of(&self, topic: &Topic, batch_bytes: Option<usize>) -> Result<Arc<Pool>, TransportError> {
+    pub(crate) fn of(
+        &self,
+        topic: &Topic,
+        batch_bytes: Option<usize>,
+        messages: usize,
+    ) -> Result<Arc<Pool>, TransportError> {
         let batch_bytes = batch_bytes.filter(|bytes| *bytes < self.config.batch_bytes());
         let which = match (self.has_rejected(topic), batch_bytes) {
-            (false, None) => return Ok(Arc::clone(&self.common)),
+            (false, None) => return Ok(Arc::clone(self.usual(messages))),
             // In powers of two: few pools, whatever the limits are.
             (false, Some(bytes)) => Apart::Batches(1 << bytes.max(1).ilog2()),
             (true, _) => {
@@ -102,9 +122,13 @@ impl Pools {
             Apart::Batches(bytes) => bytes,
             Apart::Rejecting(_) => self.config.batch_bytes(),
         };
-        let pool = Pool::new(&self.config, bytes)?;
+        let pool = Pool::new(&self.config, bytes, true)?;
         others.pools.insert(which, Arc::clone(&pool));
         Ok(pool)
+    }
+
+    fn usual(&self, messages: usize) -> &Arc<Pool> {
+        self.small.as_ref().filter(|_| messages <= SMALL).unwrap_or(&self.common)
     }
 
     fn has_rejected(&self, topic: &Topic) -> bool {
@@ -145,13 +169,13 @@ impl Pools {
             others.closed = true;
             others.pools.values().cloned().collect::<Vec<_>>()
         };
-        self.common.close();
-        others.iter().for_each(Pool::close);
+        [&self.common].into_iter().chain(&self.small).chain(&others).for_each(Pool::close);
     }
 
     /// Returns the number of producers that were retired since the transport was built.
     pub(crate) fn retired(&self) -> u64 {
-        self.common.retired() + self.others().pools.values().map(|pool| pool.retired()).sum::<u64>()
+        let usual = [&self.common].into_iter().chain(&self.small).map(|pool| pool.retired()).sum::<u64>();
+        usual + self.others().pools.values().map(|pool| pool.retired()).sum::<u64>()
     }
 }
 
@@ -159,6 +183,8 @@ impl Pools {
 mod tests {
     use super::*;
     use crate::KafkaTransport;
+
+    const MANY: usize = 1_000;
 
     fn topic(name: &str) -> Topic {
         Topic::new(name).unwrap()
@@ -172,26 +198,41 @@ mod tests {
     #[test]
     fn topics_that_take_what_is_usual_share_a_pool() {
         let pools = pools();
-        let one = pools.of(&topic("one"), None).unwrap();
-        assert!(Arc::ptr_eq(&one, &pools.of(&topic("other"), Some(2_000_000)).unwrap()));
-        let small = pools.of(&topic("small"), Some(2_000)).unwrap();
+        let one = pools.of(&topic("one"), None, MANY).unwrap();
+        assert!(Arc::ptr_eq(&one, &pools.of(&topic("other"), Some(2_000_000), MANY).unwrap()));
+        let small = pools.of(&topic("small"), Some(2_000), MANY).unwrap();
         assert!(!Arc::ptr_eq(&one, &small));
-        assert!(Arc::ptr_eq(&small, &pools.of(&topic("as small"), Some(1_025)).unwrap()));
+        assert!(Arc::ptr_eq(&small, &pools.of(&topic("as small"), Some(1_025), MANY).unwrap()));
         pools.close();
+    }
+
+    #[test]
+    fn small_batches_go_by_a_producer_that_does_not_wait() {
+        let (all, one) = (pools(), topic("one"));
+        let of = |messages| all.of(&one, None, messages).unwrap();
+        assert!(Arc::ptr_eq(&of(1), &of(SMALL)) && Arc::ptr_eq(&of(SMALL + 1), &of(MANY)));
+        assert!(!Arc::ptr_eq(&of(SMALL), &of(SMALL + 1)));
+        all.rejected(&one);
+        assert!(Arc::ptr_eq(&of(1), &of(MANY)), "a rejection would cost all small batches their producer");
+        all.close();
+        let config = KafkaTransport::builder("127.0.0.1:1").linger(Duration::ZERO).config;
+        let all = Pools::new(&Arc::new(config)).unwrap();
+        assert!(Arc::ptr_eq(&all.of(&one, None, 1).unwrap(), &all.of(&one, None, MANY).unwrap()));
+        all.close();
     }
 
     #[test]
     fn a_topic_that_rejects_goes_apart_and_alone_while_it_takes_nothing() {
         let (pools, bad) = (pools(), topic("bad"));
-        let common = pools.of(&bad, None).unwrap();
+        let common = pools.of(&bad, None, MANY).unwrap();
         (0..STREAK).for_each(|_| pools.rejected(&bad));
-        assert!(!Arc::ptr_eq(&common, &pools.of(&bad, None).unwrap()) && pools.sends_alone(&bad));
+        assert!(!Arc::ptr_eq(&common, &pools.of(&bad, None, MANY).unwrap()) && pools.sends_alone(&bad));
         assert!(!pools.sends_alone(&topic("good")));
         pools.took(&bad);
-        assert!(!Arc::ptr_eq(&common, &pools.of(&bad, None).unwrap()) && !pools.sends_alone(&bad));
+        assert!(!Arc::ptr_eq(&common, &pools.of(&bad, None, MANY).unwrap()) && !pools.sends_alone(&bad));
         pools.close();
         assert!(
-            Arc::ptr_eq(&common, &pools.of(&topic("small"), Some(2_000)).unwrap()),
+            Arc::ptr_eq(&common, &pools.of(&topic("small"), Some(2_000), MANY).unwrap()),
             "none is made any more"
         );
     }

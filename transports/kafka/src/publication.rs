@@ -31,7 +31,7 @@ pub(crate) async fn publish(shared: &SharedTransport, batch: PublishBatch, outco
     if entries.is_empty() {
         return;
     }
-    let parts = match parts(shared, entries) {
+    let parts = match parts(shared, entries, batch.messages.len()) {
         Ok(parts) => parts,
         Err(error) => return route(outcomes, "broker-unavailable", &error.to_string()),
     };
@@ -56,7 +56,11 @@ fn route(outcomes: &Outcomes, class: &'static str, words: &str) {
 type Share = (Arc<Pool>, Vec<Entry>);
 
 /// Shares out messages by the pools that their topics go by: mostly all by one.
-fn parts(shared: &SharedTransport, entries: Vec<Entry>) -> Result<Vec<Share>, TransportError> {
+fn parts(
+    shared: &SharedTransport,
+    entries: Vec<Entry>,
+    messages: usize,
+) -> Result<Vec<Share>, TransportError> {
     let mut pools: BTreeMap<Topic, (usize, bool)> = BTreeMap::new();
     let mut parts: Vec<Share> = Vec::new();
     for mut entry in entries {
@@ -65,7 +69,7 @@ fn parts(shared: &SharedTransport, entries: Vec<Entry>) -> Result<Vec<Share>, Tr
             Some(known) => *known,
             None => {
                 let batch_bytes = shared.limits().of(topic).map(|limits| limits.batch_bytes);
-                let pool = shared.pools().of(topic, batch_bytes)?;
+                let pool = shared.pools().of(topic, batch_bytes, messages)?;
                 let known = parts.iter().position(|(other, _)| Arc::ptr_eq(other, &pool));
                 let at = known.unwrap_or_else(|| {
                     parts.push((pool, Vec::new()));
