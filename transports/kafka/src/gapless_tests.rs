@@ -32,7 +32,8 @@ impl Subject {
         let topic = Topic::new("orders").unwrap();
         cluster.create_topic(topic.as_str(), 1, 1).unwrap();
         let producer =
-            Gapless::new(&KafkaTransport::builder(cluster.bootstrap_servers()).config, 1_000_000, true).unwrap();
+            Gapless::new(&KafkaTransport::builder(cluster.bootstrap_servers()).config, 1_000_000, true)
+                .unwrap();
         let subject = Self { cluster, producer, topic };
         assert_eq!(subject.send(|| {}).await, Heard::Acknowledged);
         subject

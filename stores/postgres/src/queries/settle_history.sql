@@ -5,7 +5,7 @@ with lazily as materialized (
     delete from outbox_message m
     using lazily
     where m.position = any($1::bigint[])
-      and case when (m.position, m.id) in (select d.position, d.id from unnest($1::bigint[], $2::uuid[]) d(position, id)) then true end
+      and m.id = ($2::uuid[])[width_bucket(m.position, $1::bigint[])]
       and lazily.is is not null
     returning m.*
 )

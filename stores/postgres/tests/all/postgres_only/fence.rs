@@ -223,8 +223,24 @@ async fn a_row_is_settled_by_position_and_id_together() {
         .map(|(at, of): (usize, usize)| RowId { position: read[at].position, id: read[of].message.id });
     fixture.store.settle(&Route::default(), &crossed).await.unwrap();
     assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), 2);
-    fixture.store.settle(&Route::default(), &[read[0].row()]).await.unwrap();
-    assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), 1);
+    let both = [crossed[0], read[0].row()];
+    let mut reversed = both;
+    reversed.reverse();
+    for rows in [both, reversed] {
+        append(&fixture.store, [message("c")]).await;
+        fixture.store.settle(&Route::default(), &rows).await.unwrap();
+    }
+    let left = messages(&fetch(&fixture.store, relay).await);
+    assert_eq!(left.len(), 3, "the one of the right position and id is gone: {left:?}");
+    assert!(left.iter().all(|stored| stored.row() != read[0].row()));
+    // In any order, with many more that are gone already, and once with a stranger's id.
+    let mut rows: Vec<RowId> =
+        (1..500).map(|n| RowId { position: Position(n * 7_919), ..crossed[0] }).collect();
+    rows.extend(left.iter().rev().map(|stored| stored.row()));
+    rows[499].id = read[0].message.id;
+    fixture.store.settle(&Route::default(), &rows).await.unwrap();
+    let kept = messages(&fetch(&fixture.store, relay).await);
+    assert_eq!(kept.iter().map(|stored| stored.row()).collect::<Vec<_>>(), [left[2].row()]);
 }
 
 /// The steps of a call and their entries in the audit are one transaction: while an entry can't be

@@ -135,9 +135,10 @@ async fn settling_finds_each_row_by_the_primary_key() {
     ] {
         let plan = plan(&mut connection, statement, "'{1}', array[gen_random_uuid()]").await;
         assert_has(&plan, "Index Scan using outbox_message_pkey on outbox_message m");
-        // All positions in one scan, and the pairs looked up, not searched for.
+        // All positions in one scan, and the id of each at its place, without a list of pairs.
         assert_has(&plan, "Index Cond: (\"position\" = ANY ($1))");
-        assert_has(&plan, "hashed SubPlan");
+        assert_has(&plan, "Filter: (id = ($2)[width_bucket(\"position\", $1)])");
+        assert!(!plan.iter().any(|line| line.contains("Sort") || line.contains("SubPlan")), "{plan:#?}");
         assert_no_scan(&plan);
     }
 }
