@@ -31,10 +31,12 @@ const SIZE: usize = COUNT + 1;
 const FAILING: i64 = 1;
 const MUTED: i64 = 2;
 
-/// Buckets that a relay holds, by the database's clock, and the last position of the route.
+/// Buckets that a relay holds, the last position of the route, and the database's clock in
+/// microseconds.
 pub(crate) struct Held {
     pub(crate) buckets: BucketSet,
     last: Position,
+    clock: i64,
 }
 
 /// Buckets that a relay holds an unexpired lease of.
@@ -60,19 +62,20 @@ pub(crate) async fn held(
     Ok(Held {
         buckets: BucketSet::ALL.iter().filter(holds).collect(),
         last: Position(row.try_get_unchecked(4)?),
+        clock: row.try_get_unchecked(5)?,
     })
 }
 
-/// Reads what a relay may publish.
+/// Reads what a relay may publish. Also returns the database's clock before that.
 pub(crate) async fn fetch(
     connection: &mut MySqlConnection,
     request: &FetchRequest,
-) -> Result<Fetched, sqlx::Error> {
+) -> Result<(Fetched, i64), sqlx::Error> {
     let held = held(connection, &request.route, request.relay).await?;
     let buckets = held.buckets.intersection(&request.buckets);
     let lapsed = buckets != request.buckets;
     if buckets.is_empty() {
-        return Ok(Fetched { lapsed, ..Fetched::default() });
+        return Ok((Fetched { lapsed, ..Fetched::default() }, held.clock));
     }
     let limit = request.limit.max(1);
     let mut rows: Vec<MySqlRow> = Vec::new();
@@ -104,7 +107,7 @@ pub(crate) async fn fetch(
     // Messages appended from now on may stand anywhere; in this snapshot nothing stands behind the
     // last position that there was before.
     let reached = if full || lapsed { Position::START } else { held.last.min(request.until) };
-    Ok(Fetched { rows: fetched, full, reached, lapsed })
+    Ok((Fetched { rows: fetched, full, reached, lapsed }, held.clock))
 }
 
 /// The statement of a fetch, in the shape that the request needs.

@@ -31,6 +31,9 @@ mod migrate;
 mod promote;
 mod requeue;
 mod row;
+mod runs;
+#[cfg(test)]
+mod runs_tests;
 mod session;
 mod settle;
 mod sql;

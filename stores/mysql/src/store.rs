@@ -24,10 +24,12 @@ use crate::fenced::Fenced;
 use crate::line::{Line, Way, run};
 use crate::lines::Lines;
 use crate::migrate::{self, MIGRATIONS};
+use crate::runs::Runs;
+use crate::settle::Settling;
 use crate::stripes::{self, KnownRoutes};
 use crate::transactions::ROLL_BACK_AND_RESTORE;
 use crate::watch::Watch;
-use crate::{below, check, due, fetch, history, identity, lease, maintain, settle, transition, unserved};
+use crate::{below, check, due, fetch, history, identity, lease, maintain, transition, unserved};
 
 /// Interval at which partitions of the history are looked after.
 const TURNS: Duration = Duration::from_secs(60);
@@ -58,6 +60,7 @@ struct Inner {
     options: MySqlOptions,
     routes: KnownRoutes,
     fenced: Fenced,
+    runs: Mutex<Runs>,
     /// Time at which partitions of the history were looked after.
     turned: Mutex<Option<Instant>>,
 }
@@ -198,6 +201,7 @@ impl MySqlStore {
                 seat: Arc::default(),
                 routes: KnownRoutes::default(),
                 fenced: Fenced::default(),
+                runs: Mutex::default(),
                 turned: Mutex::new(None),
                 pool,
                 is_tidy,
@@ -357,8 +361,14 @@ impl Store for MySqlStore {
     async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
         self.inner.looks.begins(&request.route, &request.buckets, Instant::now());
         let work = async |connection: &mut MySqlConnection| fetch::fetch(connection, request).await;
-        let fetched = self.on("fetch", &self.lines().fetching, work).await?;
+        let (fetched, clock) = self.on("fetch", &self.lines().fetching, work).await?;
         self.inner.looks.found(&request.route, &fetched.rows);
+        // A node of a cluster may abort whoever holds a lock that another node's transaction needs:
+        // there a row is settled by its own position alone.
+        if self.kind().last() == Some(false) {
+            let mut runs = self.inner.runs.lock().unwrap_or_else(PoisonError::into_inner);
+            runs.read(request, &fetched, clock);
+        }
         Ok(fetched)
     }
 
@@ -366,7 +376,7 @@ impl Store for MySqlStore {
     /// deleted.
     async fn fetch_below(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
         let work = async |connection: &mut MySqlConnection| fetch::fetch(connection, request).await;
-        self.on("fetch_below", &self.lines().looking, work).await
+        self.on("fetch_below", &self.lines().looking, work).await.map(|(fetched, _)| fetched)
     }
 
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
@@ -379,8 +389,13 @@ impl Store for MySqlStore {
             return Ok(());
         }
         let work = async |connection: &mut MySqlConnection| {
-            let is_mysql = self.kind().is_mysql();
-            settle::settle(connection, route, delivered, self.keeps_history(), is_mysql).await
+            let settling = Settling {
+                route,
+                history: self.keeps_history(),
+                is_mysql: self.kind().is_mysql(),
+                runs: &self.inner.runs,
+            };
+            settling.settle(connection, delivered).await
         };
         self.on("settle", &self.lines().settling, work).await
     }

@@ -19,6 +19,7 @@ mod idle;
 mod leases;
 mod packets;
 mod requeue;
+mod runs;
 mod sessions;
 mod settings;
 mod stripes;
