@@ -32,8 +32,6 @@ mod promote;
 mod requeue;
 mod row;
 mod runs;
-#[cfg(test)]
-mod runs_tests;
 mod session;
 mod settle;
 mod sql;

@@ -142,11 +142,7 @@ fn listed(rows: &[RowId], runs: &[Range<usize>], route: &Route) -> String {
     let mut singles: Vec<&str> = Vec::with_capacity(rows.len());
     for run in runs {
         let last = run.end - 1;
-        statement.push_str(&format!(
-            "m.position between {} and {} or ",
-            digits[run.start],
-            digits[last.saturating_sub(1).max(run.start)]
-        ));
+        statement.push_str(&format!("m.position between {} and {} or ", digits[run.start], digits[last - 1]));
         singles.extend(digits[single..run.start].iter().map(String::as_str));
         single = last;
     }
