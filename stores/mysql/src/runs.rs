@@ -164,8 +164,12 @@ mod tests {
         positions.into_iter().map(|at| RowId { position: Position(at), id }).collect()
     }
 
-    fn among(runs: &Runs, rows: &[RowId]) -> Vec<Range<usize>> {
-        runs.among(&Route::default(), rows, Instant::now())
+    fn among(runs: &Runs, rows: &[RowId]) -> Vec<(usize, usize)> {
+        ends(&runs.among(&Route::default(), rows, Instant::now()))
+    }
+
+    fn ends(runs: &[Range<usize>]) -> Vec<(usize, usize)> {
+        runs.iter().map(|run| (run.start, run.end)).collect()
     }
 
     /// Runs that know the result of one fetch of positions 1 to 1000.
@@ -178,15 +182,15 @@ mod tests {
     #[test]
     fn rows_that_were_read_next_to_each_other_are_a_run() {
         let runs = after(&request(), false, LATER);
-        assert_eq!(among(&runs, &rows(101..=300)), [0..200]);
-        assert_eq!(among(&runs, &rows((1..=63).chain(100..=163))), [63..127], "64 rows, and no fewer");
+        assert_eq!(among(&runs, &rows(101..=300)), [(0, 200)]);
+        assert_eq!(among(&runs, &rows((1..=63).chain(100..=163))), [(63, 127)], "64 rows, and no fewer");
         assert_eq!(
             among(&runs, &rows((1..=100).chain(102..=200))),
-            [0..100, 100..199],
+            [(0, 100), (100, 199)],
             "101 is not delivered"
         );
         assert!(among(&runs, &rows((1..=1_000).step_by(2))).is_empty());
-        assert_eq!(among(&runs, &rows(-99..=2_000)), [100..1_100], "rows that were not read are in no run");
+        assert_eq!(among(&runs, &rows(-99..=2_000)), [(100, 1_100)], "rows that were not read are in no run");
         assert!(runs.among(&Route::new("other").unwrap(), &rows(1..=100), Instant::now()).is_empty());
     }
 
@@ -195,7 +199,7 @@ mod tests {
     fn a_position_that_is_named_twice_ends_a_run() {
         let runs = after(&request(), false, LATER);
         let twice = rows((1..=100).chain(100..=200));
-        assert_eq!(among(&runs, &twice), [0..100, 100..201]);
+        assert_eq!(among(&runs, &twice), [(0, 100), (100, 201)]);
     }
 
     #[test]
@@ -221,8 +225,8 @@ mod tests {
         let mut runs = Runs::default();
         runs.read(&without, &fetched((1_000..1_100).chain(1_101..1_200)), LATER);
         let around = rows((1_000..1_100).chain(1_101..1_200));
-        assert_eq!(among(&runs, &around), [0..100, 100..199]);
-        assert_eq!(among(&runs, &rows(1_000..1_200)), [0..200]);
+        assert_eq!(among(&runs, &around), [(0, 100), (100, 199)]);
+        assert_eq!(among(&runs, &rows(1_000..1_200)), [(0, 200)]);
     }
 
     #[test]
@@ -232,7 +236,7 @@ mod tests {
         let scaled = |at: i64| at * i64::from(STRIPES);
         let mut runs = Runs::default();
         runs.read(&request, &fetched((1..=1_000).map(scaled)), OLD + 500);
-        assert_eq!(among(&runs, &rows((301..=700).map(scaled))), [0..199]);
+        assert_eq!(among(&runs, &rows((301..=700).map(scaled))), [(0, 199)]);
     }
 
     #[test]
@@ -241,7 +245,7 @@ mod tests {
         runs.removed(&Route::default(), &rows((1..=1_000).filter(|at| at % 2 == 0)));
         assert_eq!(
             among(&runs, &rows((1..=999).step_by(2))),
-            [0..500],
+            [(0, 500)],
             "nothing stands between them any more"
         );
         runs.removed(&Route::default(), &rows((1..=999).step_by(2).skip(63)));
@@ -252,14 +256,14 @@ mod tests {
     fn runs_end_with_their_page_and_the_last_reading_holds() {
         let mut runs = after(&request(), false, LATER);
         runs.read(&request(), &fetched(1_001..=1_100), LATER);
-        assert_eq!(among(&runs, &rows(901..=1_100)), [0..100, 100..200]);
+        assert_eq!(among(&runs, &rows(901..=1_100)), [(0, 100), (100, 200)]);
         // Another row has appeared.
         runs.read(
             &request(),
             &fetched((1_001..=1_100).map(|at| if at == 1_050 { 1_049 } else { at })),
             LATER,
         );
-        assert!(among(&runs, &rows(1_001..=1_100)).iter().all(|run| run.len() < 100));
+        assert!(among(&runs, &rows(1_001..=1_100)).iter().all(|(start, end)| end - start < 100));
     }
 
     #[test]
@@ -271,16 +275,16 @@ mod tests {
         let remembered: usize = runs.pages[&Route::default()].iter().map(Vec::len).sum();
         assert_eq!(remembered, MAX_REMEMBERED / 2_000 * 2_000);
         assert!(among(&runs, &rows(0..2_000)).is_empty(), "the oldest are forgotten");
-        assert_eq!(among(&runs, &rows(78_000..80_000)), [0..2_000]);
+        assert_eq!(among(&runs, &rows(78_000..80_000)), [(0, 2_000)]);
     }
 
     #[test]
     fn after_a_lock_there_are_no_runs_for_a_while() {
         let (mut runs, now) = (after(&request(), false, LATER), Instant::now());
         runs.rest(now);
-        let at = |later| runs.among(&Route::default(), &rows(1..=100), now + later);
+        let at = |later| ends(&runs.among(&Route::default(), &rows(1..=100), now + later));
         assert!(at(REST - Duration::from_millis(1)).is_empty());
-        assert_eq!(at(REST), [0..100]);
+        assert_eq!(at(REST), [(0, 100)]);
     }
 
     /// Pages and settlements by chance: runs are apart and in order, and each is of one page, without
@@ -306,9 +310,9 @@ mod tests {
             read.iter_mut().for_each(|page| page.retain(|at| gone.iter().all(|row| row.position.0 != *at)));
             let delivered = rows((0..1_500).filter(|_| chance(200) > 0));
             let list = among(&runs, &delivered);
-            assert!(list.windows(2).all(|two| two[0].end <= two[1].start));
-            for run in list {
-                let run: Vec<i64> = delivered[run].iter().map(|row| row.position.0).collect();
+            assert!(list.windows(2).all(|two| two[0].1 <= two[1].0));
+            for (start, end) in list {
+                let run: Vec<i64> = delivered[start..end].iter().map(|row| row.position.0).collect();
                 assert!(run.len() >= MIN_ROWS);
                 assert!(read.iter().any(|page| page.windows(run.len()).any(|part| part == run)));
                 found += 1;
