@@ -167,7 +167,8 @@ impl DatabaseServer {
                 std::thread::sleep(Duration::from_secs(1));
             }
         }
-        Some(self.cpu()? - before)
+        // What a process of the server has used that ended meanwhile is counted no more.
+        Some(self.cpu()?.saturating_sub(before))
     }
 
     /// The last word of a statement's output.
