@@ -24,6 +24,8 @@ use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaRespErr as Code};
 const LONG: Duration = Duration::from_secs(60);
 /// For batches that can't.
 const SHORT: Duration = Duration::from_secs(6);
+/// Number of messages of a batch that goes by another producer than small ones.
+const LARGE: usize = 60;
 /// More than are asked for in any test.
 const ALWAYS: usize = 100_000;
 
@@ -51,10 +53,14 @@ impl Mock {
         builder.property("session.timeout.ms", "15000").build().unwrap()
     }
 
-    /// A transport whose producer the broker knows: no message goes ahead of the others.
+    /// A transport whose producers the broker knows, for small batches and for large ones: no
+    /// message goes ahead of the others.
     async fn warm_transport(&self) -> KafkaTransport {
         let transport = self.transport();
-        deliver(&transport, &stored([numbered(&self.topic, "warm", 0)]), LONG).await;
+        for size in [1, LARGE] {
+            let warm = stored((0..size).map(|at| numbered(&self.topic, "warm", at)));
+            deliver(&transport, &warm, LONG).await;
+        }
         transport
     }
 
@@ -102,15 +108,17 @@ const KEYS: [&str; 3] = ["a", "b", "c"];
 /// first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_message_of_a_cold_partition_goes_alone() {
-    let mock = Mock::new();
-    let transport = mock.transport();
-    let messages = stored((0..30).map(|at| numbered(&mock.topic, "a", at)));
-    mock.answers(Api::Produce, 1, Code::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE);
-    publish(&transport, &messages, LONG).await;
-    let there = first_of_key(&mock.log().await, "a");
-    assert!((0..30).collect::<Vec<_>>().starts_with(&there), "{there:?} is not in order");
-    deliver(&transport, &messages, LONG).await;
-    assert_eq!(first_of_key(&mock.log().await, "a"), (0..30).collect::<Vec<_>>());
+    for size in [30, LARGE] {
+        let mock = Mock::new();
+        let transport = mock.transport();
+        let messages = stored((0..size).map(|at| numbered(&mock.topic, "a", at)));
+        mock.answers(Api::Produce, 1, Code::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE);
+        publish(&transport, &messages, LONG).await;
+        let there = first_of_key(&mock.log().await, "a");
+        assert!((0..size).collect::<Vec<_>>().starts_with(&there), "{there:?} is not in order");
+        deliver(&transport, &messages, LONG).await;
+        assert_eq!(first_of_key(&mock.log().await, "a"), (0..size).collect::<Vec<_>>());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -171,6 +179,7 @@ async fn acknowledgements_that_are_swallowed_leave_messages_unknown() {
     mock.all_arrive(&transport, &messages).await;
 }
 
+/// The batches of a key are small and large in turns, so they go by two producers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_moves_under_way_loses_and_reorders_nothing() {
     let mock = Mock::new();
@@ -179,8 +188,10 @@ async fn a_leader_that_moves_under_way_loses_and_reorders_nothing() {
     let messages = mock.messages(600);
     let (sending, all) = (transport.clone(), messages.clone());
     let sending = tokio::spawn(async move {
-        for batch in all.chunks(60) {
-            deliver(&sending, batch, LONG).await;
+        for part in all.chunks(LARGE + 12) {
+            let (large, small) = part.split_at(part.len().min(LARGE));
+            deliver(&sending, large, LONG).await;
+            deliver(&sending, small, LONG).await;
         }
     });
     mock.cluster.partition_leader(mock.topic.as_str(), 0, Some(2)).unwrap();
@@ -254,20 +265,25 @@ async fn a_user_without_rights_in_the_cluster_makes_the_route_unavailable() {
 }
 
 /// A batch that was given up while no broker could be reached is not started when one can: only
-/// what is sent after that arrives.
+/// what is sent after that arrives, by the same producer or by another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_given_up_is_not_started_later() {
-    let mock = Mock::new();
-    let transport = mock.warm_transport().await;
-    mock.cluster.broker_down(-1).unwrap();
-    let given_up = stored((0..4).map(|at| numbered(&mock.topic, "given-up", at)));
-    let outcomes = publish(&transport, &given_up, SHORT).await;
-    assert!(matches!(outcomes[0], Some(Outcome::Unavailable(Unavailable::Route, _))), "{outcomes:?}");
-    assert!(outcomes.iter().all(counts_nothing), "{outcomes:?}");
-    mock.cluster.broker_up(-1).unwrap();
-    // Into the same partition: it would stand in front of these.
-    mock.all_arrive(&transport, &mock.messages(6)).await;
-    assert_eq!(first_of_key(&mock.log().await, "given-up"), [0; 0]);
+    for size in [4, LARGE] {
+        let mock = Mock::new();
+        let transport = mock.warm_transport().await;
+        mock.cluster.broker_down(-1).unwrap();
+        let given_up = stored((0..size).map(|at| numbered(&mock.topic, "given-up", at)));
+        let outcomes = publish(&transport, &given_up, SHORT).await;
+        assert!(matches!(outcomes[0], Some(Outcome::Unavailable(Unavailable::Route, _))), "{outcomes:?}");
+        assert!(outcomes.iter().all(counts_nothing), "{outcomes:?}");
+        mock.cluster.broker_up(-1).unwrap();
+        // Into the same partition: it would stand in front of these, or soon behind them.
+        let messages = mock.messages(6 + 2 * LARGE);
+        deliver(&transport, &messages[..6], LONG).await;
+        deliver(&transport, &messages[6..6 + LARGE], LONG).await;
+        mock.all_arrive(&transport, &messages).await;
+        assert_eq!(first_of_key(&mock.log().await, "given-up"), [0; 0], "{size}");
+    }
 }
 
 async fn receive(deliveries: &dyn Deliveries, count: usize) -> Vec<outbox_contract::backend::Delivery> {

@@ -50,7 +50,8 @@ async fn what_a_quota_holds_back_is_waited_for_and_sent_once() {
     limit(&server, 300_000).await;
     let topic = fresh_topic(&server.url(), 4, &[]).await;
     let transport = KafkaTransport::builder(server.url()).build().unwrap();
-    let warm = stored((0..32).map(|at| numbered(&topic, &format!("warm-{at}"), at)));
+    // As large as what follows: small batches go by another producer.
+    let warm = stored((0..64).map(|at| numbered(&topic, &format!("warm-{at}"), at)));
     deliver(&transport, &warm, 12 * TIME).await;
 
     let batches: Vec<_> = (0..BATCHES)

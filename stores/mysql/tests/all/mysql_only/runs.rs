@@ -49,6 +49,15 @@ async fn append_old(fixture: &Fixture, count: usize) {
     tx.commit().await.unwrap();
 }
 
+/// Appends messages as if it were long ago, and reads everything.
+async fn old_backlog(fixture: &Fixture, count: usize) -> (RelayId, Vec<RowId>) {
+    let relay = relay(&fixture.store).await;
+    append_old(fixture, count).await;
+    let rows = read(fixture, relay, Position::START).await;
+    assert_eq!(rows.len(), count);
+    (relay, rows)
+}
+
 /// Reads everything behind a position.
 async fn read(fixture: &Fixture, relay: RelayId, after: Position) -> Vec<RowId> {
     let mut request = FetchRequest::new(Route::default(), relay, BucketSet::ALL);
@@ -108,9 +117,7 @@ async fn insert(connection: &mut MySqlConnection, position: i64, like: RowId) {
 async fn a_backlog_is_removed_by_ranges() {
     for (keeps, options) in [(false, options()), (true, with_history())] {
         for fixture in logging(options).await {
-            let relay = relay(&fixture.store).await;
-            append_old(&fixture, 300).await;
-            let rows = read(&fixture, relay, Position::START).await;
+            let (relay, rows) = old_backlog(&fixture, 300).await;
             let mut delivered = rows.clone();
             delivered.reverse();
             // Two runs, and some rows by themselves.
@@ -167,9 +174,7 @@ async fn other_rows_are_removed_by_their_own_positions() {
 async fn a_range_removes_nothing_but_what_is_listed_by_position_and_id() {
     for options in [options(), with_history()] {
         for fixture in logging(options).await {
-            let relay = relay(&fixture.store).await;
-            append_old(&fixture, 200).await;
-            let rows = read(&fixture, relay, Position::START).await;
+            let (relay, rows) = old_backlog(&fixture, 200).await;
             let (late, _) = between(&rows);
             insert(&mut fixture.connection().await, late, rows[0]).await;
             let mut delivered = rows.clone();
@@ -192,9 +197,7 @@ async fn a_range_removes_nothing_but_what_is_listed_by_position_and_id() {
 async fn a_range_that_meets_an_open_writer_gives_way_to_positions() {
     for options in [options(), with_history()] {
         for fixture in logging(options).await {
-            let relay = relay(&fixture.store).await;
-            append_old(&fixture, 200).await;
-            let rows = read(&fixture, relay, Position::START).await;
+            let (relay, rows) = old_backlog(&fixture, 200).await;
             let (late, before) = between(&rows);
             assert!(before > 64 && before < 136);
             let mut connection = writer(&fixture).await;
@@ -224,10 +227,13 @@ async fn waits_for_long(fixture: &Fixture, relay: RelayId) {
     let lock = format!("select 1 from outbox_message where position = {} for update", row.position.0);
     run(&mut holder, &lock).await;
     let store = fixture.store.clone();
-    let settling = tokio::spawn(async move { store.settle(&Route::default(), &[row]).await });
-    fixture.until_waiting("%delete m").await;
+    let mut settling = tokio::spawn(async move { store.settle(&Route::default(), &[row]).await });
     // Longer than a range waits.
-    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    let waits = fixture.until_waiting_for(Duration::from_secs(3), "%delete m");
+    tokio::select! {
+        ended = &mut settling => panic!("it did not wait: {ended:?}"),
+        () = waits => {}
+    }
     holder.rollback().await.unwrap();
     settling.await.unwrap().unwrap();
     assert_eq!(fixture.number(LEFT).await, 0);
@@ -237,9 +243,7 @@ async fn waits_for_long(fixture: &Fixture, relay: RelayId) {
 #[tokio::test]
 async fn a_range_does_not_wait_for_a_writer_behind_its_end() {
     for fixture in logging(options()).await {
-        let relay = relay(&fixture.store).await;
-        append_old(&fixture, 200).await;
-        let rows = read(&fixture, relay, Position::START).await;
+        let (relay, rows) = old_backlog(&fixture, 200).await;
         let last = rows[199];
         let mut connection = writer(&fixture).await;
         let mut open = connection.begin().await.unwrap();
@@ -260,9 +264,7 @@ async fn a_range_does_not_wait_for_a_writer_behind_its_end() {
 #[tokio::test]
 async fn a_range_is_read_as_one() {
     for fixture in logging(options()).await {
-        let relay = relay(&fixture.store).await;
-        append_old(&fixture, 900).await;
-        let rows = read(&fixture, relay, Position::START).await;
+        let (relay, rows) = old_backlog(&fixture, 900).await;
         // Others stand around it.
         let listed = &rows[300..600];
         settle(&fixture, listed).await;

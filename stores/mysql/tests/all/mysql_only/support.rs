@@ -78,9 +78,16 @@ impl Fixture {
     /// Waits until a transaction of some session of this database waits for a lock in a statement
     /// that begins so.
     pub(crate) async fn until_waiting(&self, begins: &str) {
+        self.until_waiting_for(Duration::ZERO, begins).await;
+    }
+
+    /// Waits until such a statement has waited for a lock for so long, by the server's clock in whole
+    /// seconds.
+    pub(crate) async fn until_waiting_for(&self, time: Duration, begins: &str) {
+        let seconds = time.as_secs();
         let statement = format!(
             "select count(*) from information_schema.innodb_trx t join information_schema.processlist p on p.id = t.trx_mysql_thread_id \
-             where p.db = database() and t.trx_state = 'LOCK WAIT' and t.trx_query like '{begins}%'"
+             where p.db = database() and t.trx_state = 'LOCK WAIT' and t.trx_query like '{begins}%' and p.time >= {seconds}"
         );
         let waiting = async {
             while self.sessions(&statement).await == 0 {
