@@ -117,7 +117,7 @@ async fn insert(connection: &mut MySqlConnection, position: i64, like: RowId) {
 async fn a_backlog_is_removed_by_ranges() {
     for (keeps, options) in [(false, options()), (true, with_history())] {
         for fixture in logging(options).await {
-            let (relay, rows) = old_backlog(&fixture, 300).await;
+            let (_, rows) = old_backlog(&fixture, 300).await;
             let mut delivered = rows.clone();
             delivered.reverse();
             // Two runs, and some rows by themselves.
@@ -264,7 +264,7 @@ async fn a_range_does_not_wait_for_a_writer_behind_its_end() {
 #[tokio::test]
 async fn a_range_is_read_as_one() {
     for fixture in logging(options()).await {
-        let (relay, rows) = old_backlog(&fixture, 900).await;
+        let (_, rows) = old_backlog(&fixture, 900).await;
         // Others stand around it.
         let listed = &rows[300..600];
         settle(&fixture, listed).await;
