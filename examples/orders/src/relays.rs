@@ -68,7 +68,9 @@ impl Keeper {
     async fn kill_until(&mut self, mut stopped: oneshot::Receiver<()>, seed: u64) {
         let mut random = fastrand::Rng::with_seed(seed);
         loop {
-            let pause = Duration::from_millis(random.u64(100..2_000));
+            // The bundled orders take about a second: the first relay is killed before they are done.
+            let longest = if self.relayed.killed == 0 { 300 } else { 2_000 };
+            let pause = Duration::from_millis(random.u64(100..longest));
             if tokio::time::timeout(pause, &mut stopped).await.is_ok() {
                 return;
             }
