@@ -28,6 +28,8 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     mode: Mode,
+    /// Holds behind this in a request.
+    hold_behind: Option<Vec<u8>>,
     refuse: bool,
     swallow_new: bool,
     delay: Duration,
@@ -75,6 +77,7 @@ impl Proxy {
         let (listener, address) = listening().unwrap_or_else(|error| panic!("a port for a proxy: {error}"));
         let state = State {
             mode: Mode::Pass,
+            hold_behind: None,
             refuse: false,
             swallow_new: false,
             delay: Duration::ZERO,
@@ -133,6 +136,18 @@ impl Proxy {
     /// Forwards nothing, and loses nothing: like a network that is down for a while.
     pub fn hold(&self) {
         self.mode(Mode::Hold);
+    }
+
+    /// Forwards everything up to the first request that has these bytes, and them, and then
+    /// [holds](Self::hold). They have to arrive in one piece.
+    pub fn hold_behind(&self, bytes: &[u8]) {
+        self.shared.state().hold_behind = Some(bytes.to_vec());
+    }
+
+    /// Returns true if it holds what arrives.
+    #[must_use]
+    pub fn is_holding(&self) -> bool {
+        self.shared.state().mode == Mode::Hold
     }
 
     /// Accepts everything, in both directions, and forwards none of it: like a network that drops
@@ -255,7 +270,17 @@ impl Shared {
             if length == 0 {
                 return Ok(());
             }
+            let mut piece = buffer.get(..length).unwrap_or_default();
             let mut state = self.state();
+            if way == Way::Request
+                && let Some(end) = state.end_of_what_goes(piece)
+            {
+                // Under the lock: whoever sees that it holds knows that this was forwarded.
+                to.write_all(piece.get(..end).unwrap_or_default())?;
+                piece = piece.get(end..).unwrap_or_default();
+                state.hold_behind = None;
+                state.mode = Mode::Hold;
+            }
             while state.mode == Mode::Hold && !state.closed && state.is_open(number) {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
@@ -272,7 +297,7 @@ impl Shared {
             if !delay.is_zero() {
                 thread::sleep(delay);
             }
-            to.write_all(buffer.get(..length).unwrap_or_default())?;
+            to.write_all(piece)?;
         }
     }
 
@@ -289,6 +314,13 @@ impl Shared {
 }
 
 impl State {
+    /// Returns how much of a request goes before the proxy holds, if it is to.
+    fn end_of_what_goes(&self, request: &[u8]) -> Option<usize> {
+        let wanted = self.hold_behind.as_deref()?;
+        let found = request.windows(wanted.len().max(1)).position(|window| window == wanted)?;
+        Some(found + wanted.len())
+    }
+
     fn is_open(&self, number: u64) -> bool {
         self.open.iter().any(|(open, ..)| *open == number)
     }

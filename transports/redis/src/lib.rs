@@ -1,12 +1,14 @@
 #![doc = include_str!("../README.md")]
 
 mod acknowledgment;
+mod append;
 mod config;
 mod connection;
 mod consumption;
 mod deliveries;
 mod diagnose;
 mod durability;
+mod epochs;
 mod error;
 mod keeper;
 mod lags;

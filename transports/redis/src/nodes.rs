@@ -57,8 +57,9 @@ impl Nodes {
     /// When one node fails, nothing is known of what was sent to any.
     pub(crate) async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Error> {
         let mut dealt: BTreeMap<usize, (Pipeline, Vec<usize>)> = BTreeMap::new();
+        let mut node = 0;
         for (place, command) in pipeline.cmd_iter().enumerate() {
-            let node = self.slots.node_of(command)?;
+            node = self.slots.node_of(command, node)?;
             let (commands, places) = dealt.entry(node).or_insert_with(|| (Pipeline::new(), Vec::new()));
             commands.add_command(command.clone());
             places.push(place);

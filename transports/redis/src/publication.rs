@@ -27,7 +27,7 @@ impl StreamAppend {
     }
 }
 
-/// Answer of the script for one stream.
+/// Fate of the messages for one stream.
 #[derive(Debug)]
 pub(crate) struct Appended {
     /// So many messages, from the first one on, were appended or refused.
@@ -36,12 +36,19 @@ pub(crate) struct Appended {
     failed: Option<Error>,
     /// The buckets that have a newer owner.
     fenced: BTreeSet<Bucket>,
+    /// The version of the epochs before the script, and behind it.
+    versions: Option<(String, String)>,
 }
 
 impl Appended {
-    /// Reads an answer.
+    /// Of a stream that refused no bucket.
+    pub(crate) const fn of(through: usize, failed: Option<Error>) -> Self {
+        Self { through, failed, fenced: BTreeSet::new(), versions: None }
+    }
+
+    /// Reads an answer of the script.
     pub(crate) fn read(answer: &Value) -> Result<Self, Error> {
-        let [through, failed, fenced @ ..] = list(answer)? else {
+        let [through, failed, before, after, fenced @ ..] = list(answer)? else {
             return Err(Error::unexpected("a script"));
         };
         let failed = text(failed)?;
@@ -53,7 +60,14 @@ impl Appended {
             through: usize::try_from(number(through)?).unwrap_or(usize::MAX),
             failed: (!failed.is_empty()).then(|| Error::refused(&failed)),
             fenced: fenced.collect::<Result<_, Error>>()?,
+            versions: Some((text(before)?, text(after)?)),
         })
+    }
+
+    /// The versions before and behind an append of which no bucket was refused.
+    pub(crate) fn accepted(&self) -> Option<(&str, &str)> {
+        let (before, after) = self.versions.as_ref()?;
+        (self.fenced.is_empty() && !after.is_empty()).then_some((before, after))
     }
 }
 
@@ -155,7 +169,8 @@ mod tests {
     }
 
     fn answer(through: i64, failed: &str, fenced: &[u8]) -> Value {
-        let mut values = vec![Value::Int(through), Value::BulkString(failed.into())];
+        let text = |text: &str| Value::BulkString(text.into());
+        let mut values = vec![Value::Int(through), text(failed), text("1"), text("2")];
         values.extend(fenced.iter().map(|bucket| Value::BulkString(bucket.to_string().into())));
         Value::Array(values)
     }

@@ -16,6 +16,9 @@ const SOURCES: [&str; 8] = [
     include_str!("scripts/lag.lua"),
 ];
 
+/// The script that stands in front of a transaction: see `append.rs`.
+pub(crate) const VERIFY: &str = include_str!("scripts/verify.lua");
+
 /// One of the scripts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Script {

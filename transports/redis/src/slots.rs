@@ -44,13 +44,16 @@ impl Slots {
     }
 
     /// The place of the node that a command goes to: that of its key. One without a key goes to the
-    /// first.
+    /// first, and the frame of a transaction to the node of the command `before` it.
     ///
     /// # Errors
     ///
     /// No node has its slot.
-    pub(crate) fn node_of(&self, command: &Cmd) -> Result<usize, Error> {
-        let Some(key) = key_of(command) else { return Ok(0) };
+    pub(crate) fn node_of(&self, command: &Cmd, before: usize) -> Result<usize, Error> {
+        let Some(key) = key_of(command) else {
+            let is_frame = matches!(argument(command, 0), Some(b"MULTI" | b"EXEC"));
+            return Ok(if is_frame { before } else { 0 });
+        };
         let slot = slot_of(key);
         let range = self.ranges.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
         range.map(|(.., node)| *node).ok_or_else(|| {
@@ -70,8 +73,8 @@ fn small(value: &Value) -> Result<u16, Error> {
 fn key_of(command: &Cmd) -> Option<&[u8]> {
     let name = argument(command, 0)?;
     let place = match name {
-        b"EVALSHA" => 3,
-        b"GET" | b"PTTL" | b"HGET" | b"HSETNX" | b"SET" | b"TYPE" | b"XACK" => 1,
+        b"EVAL" | b"EVALSHA" => 3,
+        b"GET" | b"PTTL" | b"HGET" | b"HSETNX" | b"SET" | b"TYPE" | b"WATCH" | b"XACK" | b"XADD" => 1,
         _ => return None,
     };
     argument(command, place)
@@ -136,16 +139,22 @@ mod tests {
         ]);
         let slots = Slots::read(&answer, "asked").unwrap();
         assert_eq!(slots.nodes, [("one".to_owned(), 1), ("asked".to_owned(), 2)]);
-        let node = |command: &mut Cmd| slots.node_of(command);
+        let node = |command: &mut Cmd| slots.node_of(command, 1);
         assert_eq!(node(cmd("XACK").arg("x{foo}").arg("group")), Ok(1));
         assert_eq!(node(cmd("EVALSHA").arg("name").arg(2).arg("{foo}:a").arg("{foo}:b")), Ok(1));
+        assert_eq!(node(cmd("EVAL").arg("text").arg(1).arg("{foo}:a")), Ok(1));
         assert_eq!(node(cmd("INFO").arg("server")), Ok(0));
+        assert_eq!(
+            [node(&mut cmd("MULTI")), node(&mut cmd("EXEC"))],
+            [Ok(1), Ok(1)],
+            "where the last one went"
+        );
         assert!(Slots::read(&Value::Array(vec![range(0, 1, bulk("one"), 70_000)]), "asked").is_err());
     }
 
     #[test]
     fn a_slot_without_a_node_makes_the_route_unavailable() {
-        let error = Slots::default().node_of(cmd("HGET").arg("foo").arg("units")).unwrap_err();
+        let error = Slots::default().node_of(cmd("HGET").arg("foo").arg("units"), 0).unwrap_err();
         assert_eq!((error.class, error.reach), ("cluster-down", crate::error::Reach::Route));
     }
 }

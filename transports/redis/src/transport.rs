@@ -9,13 +9,16 @@ use outbox_contract::admin::Diagnosis;
 use outbox_contract::backend::flow::Window;
 use outbox_contract::backend::{Bucket, Deliveries, Outcomes, PublishBatch, Subscription, Transport, Unit};
 use outbox_contract::{Consumer, Message, NameError, Rejection, Topic, TransportError, TransportErrorKind};
-use redis::{Client, IntoConnectionInfo, Pipeline, ProtocolVersion, TlsCertificates};
+use redis::{Client, IntoConnectionInfo, Pipeline, ProtocolVersion, TlsCertificates, Value};
+use tokio::time::Instant;
 
+use crate::append::{self, Answer, Append, Way};
 use crate::config::{Config, RedisTransportBuilder, Start};
 use crate::connection::{Connection, Link, Server, limit, refusal};
 use crate::deliveries::{Member, RedisDeliveries};
 use crate::diagnose;
 use crate::durability::{self, Durability};
+use crate::epochs::KnownEpochs;
 use crate::error::{Error, Reach};
 use crate::lease::Lease;
 use crate::past::Past;
@@ -43,6 +46,7 @@ struct SharedTransport {
     publishing: Link,
     control: Arc<Link>,
     topics: Topics,
+    epochs: KnownEpochs,
     durability: Durability,
     trimming: Trimming,
 }
@@ -90,6 +94,7 @@ impl RedisTransport {
             publishing: Link::new(Arc::clone(&server)),
             control: Arc::new(Link::new(Arc::clone(&server))),
             topics: Topics::new(routing.clone(), &config),
+            epochs: KnownEpochs::new(config.keep_epochs),
             durability: Durability::new(config.confirm, config.confirm_timeout),
             trimming: Trimming::new(config.retention.clone(), config.trim_every),
             server,
@@ -166,11 +171,12 @@ impl SharedTransport {
         }
         let within = self.config.request_timeout;
         self.durability.check_recovered(&self.publishing, &self.routing.probe(), within).await?;
-        // Once more for a server that has lost its scripts, or a slot: it did nothing, and a new
-        // connection gives the scripts to whoever has it.
-        for again in [true, false] {
+        // Again for a server that has lost its scripts, or a slot: it did nothing, and a new connection
+        // gives the scripts to whoever has it. And for epochs that have changed: the last time, the
+        // script appends whatever they are.
+        for last in [false, false, true] {
             let mut connection = self.publishing.connection().await?;
-            appends = self.append(&mut connection, batch, appends, outcomes, again).await?;
+            appends = self.append(&mut connection, batch, appends, outcomes, last).await?;
             if appends.is_empty() {
                 break;
             }
@@ -185,79 +191,85 @@ impl SharedTransport {
         batch: &PublishBatch,
         appends: Vec<StreamAppend>,
         outcomes: &Outcomes,
-        again: bool,
+        last: bool,
     ) -> Result<Vec<StreamAppend>, Error> {
+        let now = Instant::now();
         let mut pipeline = Pipeline::new();
-        for append in &appends {
-            self.call(connection, batch, append, &mut pipeline);
+        let mut asked = Vec::with_capacity(appends.len());
+        for to in appends {
+            let append = self.append_of(batch, to);
+            let version = self.epochs.version(&append.key, &append.epochs, now);
+            let way = if last { Way::Script } else { append.way(version) };
+            let commands = append.ask(&way, &connection.scripts, &mut pipeline);
+            asked.push((append, way, commands));
         }
-        for append in &appends {
-            let stream = self.routing.stream(&append.unit);
-            self.trimming.ask(&append.unit, &stream, &connection.scripts, &mut pipeline);
+        for (append, ..) in &asked {
+            self.trimming.ask(&append.to.unit, &append.stream, &connection.scripts, &mut pipeline);
         }
         self.durability.ask(&mut pipeline);
         let in_doubt = self.durability.in_doubt();
         let answers = self.publishing.send(connection, &pipeline).await?;
         in_doubt.settle();
 
-        let (confirmations, answers) = {
-            let (answers, confirmations) =
-                answers.split_at(answers.len().saturating_sub(self.durability.questions()));
-            (confirmations, answers)
-        };
+        let (mut answers, confirmations) =
+            answers.split_at(answers.len().saturating_sub(self.durability.questions()));
         let kept = self.durability.confirmed(confirmations);
         let mut left = Vec::new();
-        for (append, answer) in appends.into_iter().zip(answers) {
-            let refused = refusal(answer);
-            // Nothing was done of these: by a server without scripts, or by a node that has the
-            // slot no more.
-            let elsewhere = |error: &Error| matches!(error.class, "no-script" | "cluster");
-            if again && refused.as_ref().is_some_and(elsewhere) {
-                left.push(append);
-                continue;
-            }
-            let appended = refused.map_or_else(|| Appended::read(answer), Err);
-            publication::report(&append, appended, &kept, outcomes);
+        for (append, way, commands) in asked {
+            let (own, rest) = answers.split_at(commands.min(answers.len()));
+            answers = rest;
+            let answer = match way {
+                Way::Script => self.read_script(&append, own, now),
+                Way::Transaction(version) => {
+                    let answer = append::read_transaction(own);
+                    let is_known = version.is_none() || append::is_verified(own);
+                    if !is_known || matches!(answer, Ok(Answer::Changed)) {
+                        self.epochs.forget(&append.key);
+                    }
+                    answer
+                }
+            };
+            let appended = match answer {
+                Ok(Answer::Changed) => {
+                    left.push(append.to);
+                    continue;
+                }
+                // Nothing was done of these: by a server without scripts, or by a node that has the
+                // slot no more.
+                Err(error) if !last && matches!(error.class, "no-script" | "cluster") => {
+                    left.push(append.to);
+                    continue;
+                }
+                Ok(Answer::Appended(appended)) => Ok(appended),
+                Err(error) => Err(error),
+            };
+            publication::report(&append.to, appended, &kept, outcomes);
         }
         Ok(left)
     }
 
-    /// Adds the call that appends to one stream.
-    fn call(
-        &self,
-        connection: &Connection,
-        batch: &PublishBatch,
-        append: &StreamAppend,
-        pipeline: &mut Pipeline,
-    ) {
-        let stream = self.routing.stream(&append.unit);
-        let epochs = self.routing.epochs(&append.unit, &batch.route, &batch.source);
-        let keep = u64::try_from(self.config.keep_epochs.as_millis()).unwrap_or(u64::MAX);
-        let call = connection.scripts.call(Script::Append, &[&stream, &epochs], pipeline);
-        let buckets = append.buckets();
-        call.arg(keep).arg(buckets.len());
-        for bucket in &buckets {
-            let epoch = batch.epochs.get(bucket).map(|epoch| epoch.0.to_string()).unwrap_or_default();
-            call.arg(bucket.0).arg(epoch);
+    fn append_of<'b>(&self, batch: &'b PublishBatch, to: StreamAppend) -> Append<'b> {
+        let epoch = |bucket: Bucket| batch.epochs.get(&bucket).map(|epoch| (bucket, *epoch));
+        Append {
+            stream: self.routing.stream(&to.unit),
+            key: self.routing.epochs(&to.unit, &batch.route, &batch.source),
+            epochs: to.buckets().into_iter().filter_map(epoch).collect(),
+            keep: self.epochs.counts_for(),
+            to,
+            batch,
         }
-        // The strings of a message, one behind the other, and where each ends: their number goes in
-        // front of them.
-        let (mut strings, mut ends) = (Vec::new(), Vec::with_capacity(32));
-        for (_, stored) in &append.messages {
-            strings.clear();
-            ends.clear();
-            record::encode(stored, &batch.source, |string| {
-                strings.extend_from_slice(string);
-                ends.push(strings.len());
-            });
-            let Bucket(bucket) = stored.bucket;
-            call.arg(bucket).arg(ends.len());
-            let mut begin = 0;
-            for end in &ends {
-                call.arg(&strings[begin..*end]);
-                begin = *end;
+    }
+
+    fn read_script(&self, append: &Append<'_>, answers: &[Value], asked: Instant) -> Result<Answer, Error> {
+        let answer = answers.first().unwrap_or(&Value::Nil);
+        let appended = refusal(answer).map_or_else(|| Appended::read(answer), Err)?;
+        match appended.accepted() {
+            Some((before, after)) => {
+                self.epochs.learn(&append.key, &append.epochs, before, after.to_owned(), asked);
             }
+            None => self.epochs.forget(&append.key),
         }
+        Ok(Answer::Appended(appended))
     }
 
     async fn subscribe(

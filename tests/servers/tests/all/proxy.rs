@@ -72,6 +72,20 @@ fn bytes_go_both_ways_and_a_cut_ends_every_connection_but_not_the_proxy() {
 }
 
 #[test]
+fn a_request_is_held_in_the_middle() {
+    let (server, hears) = echo();
+    let proxy = Proxy::to(&server);
+    let mut client = client(&proxy);
+    proxy.hold_behind(b"half");
+    client.write_all(b"one half, and the rest").unwrap();
+    assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), b"one half");
+    assert!(proxy.is_holding());
+    proxy.pass();
+    assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), b", and the rest");
+    says(&client, "one half, and the rest");
+}
+
+#[test]
 fn what_is_held_arrives_later_in_order() {
     let (server, hears) = echo();
     let proxy = Proxy::to(&server);

@@ -5,7 +5,8 @@
 -- ARGV: how long an epoch counts that is not heard of, in milliseconds; the number of buckets; for each its number and epoch, which is empty
 -- where it is not known; then for each message its bucket, the number of strings that follow, and those: field, value, field, value.
 --
--- Answers how many messages it went through, the error that stopped it or '', and the buckets that were refused.
+-- Answers how many messages it went through, the error that stopped it or '', the version of the epochs before and behind, or '' where there is
+-- none, and the buckets that were refused. The version changes with every epoch.
 local keep, buckets = ARGV[1], tonumber(ARGV[2])
 local at = 3
 local names, epochs = {}, {}
@@ -15,9 +16,12 @@ for i = 1, buckets do
 end
 
 local refused, fenced, heard = {}, {}, {}
+local before, after = '', ''
 if buckets > 0 then
-  local seen = redis.pcall('HMGET', KEYS[2], unpack(names))
-  if seen.err then return { 0, seen.err } end
+  local seen = redis.pcall('HMGET', KEYS[2], 'version', unpack(names))
+  if seen.err then return { 0, seen.err, '', '' } end
+  before = table.remove(seen, 1) or ''
+  local changed = before == ''
   local time = redis.call('TIME')
   local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
   for i = 1, buckets do
@@ -29,10 +33,18 @@ if buckets > 0 then
         fenced[names[i]] = true
         refused[#refused + 1] = names[i]
       else
+        changed = changed or epoch ~= tonumber(known)
         heard[#heard + 1] = names[i]
         heard[#heard + 1] = string.format('%s:%.0f', epochs[i], now)
       end
     end
+  end
+  after = before
+  if changed and #heard > 0 then
+    after = time[1] .. '.' .. time[2]
+    if after == before then after = after .. '+' end
+    heard[#heard + 1] = 'version'
+    heard[#heard + 1] = after
   end
 end
 
@@ -40,9 +52,9 @@ end
 -- once in a script whether there is memory, at the first write, and not for an expiry.
 if #heard > 0 then
   local kept = redis.pcall('HSET', KEYS[2], unpack(heard))
-  if type(kept) == 'table' then return { 0, kept.err } end
+  if type(kept) == 'table' then return { 0, kept.err, '', '' } end
   kept = redis.pcall('PEXPIRE', KEYS[2], keep)
-  if type(kept) == 'table' then return { 0, kept.err } end
+  if type(kept) == 'table' then return { 0, kept.err, '', '' } end
 end
 
 local through, failed = 0, ''
@@ -59,4 +71,4 @@ while at <= #ARGV do
   through = through + 1
 end
 
-return { through, failed, unpack(refused) }
+return { through, failed, before, after, unpack(refused) }

@@ -10,7 +10,8 @@ use outbox_transport_redis::RedisTransport;
 use tokio::time::{Instant, sleep};
 
 use crate::redis_only::support::{
-    EVERY, at, class, deliver, finish, messages, next, publish, stored_in, subscribe, topic, until,
+    EVERY, at, class, deliver, finish, messages, next, publish, publish_under, stored_in, subscribe, topic,
+    until,
 };
 
 /// Enough keys to have some in every unit.
@@ -39,6 +40,23 @@ async fn units_spread_over_the_nodes_and_any_node_leads_to_all() {
     let last = cluster.urls().pop().unwrap();
     let other = at("redis://127.0.0.1:1", &prefix).cluster([last]).build().unwrap();
     finish(&*subscribe(&other, "reader").await, &all).await;
+}
+
+/// The transaction of each unit goes to the node of its keys, as a whole.
+#[tokio::test]
+async fn large_batches_are_appended_by_a_transaction_on_each_node() {
+    let Some(cluster) = RedisCluster::newest().shared().or_skip() else { return };
+    let transport = clustered(&cluster.url(), &cluster.fresh_prefix());
+    let mut sent = Vec::new();
+    for epoch in [1, 1, 1, 2, 2] {
+        let batch = messages(&KEYS, 640);
+        let outcomes = publish_under(&transport, &batch, |_| epoch).await;
+        assert!(outcomes.iter().all(|outcome| *outcome == Some(Outcome::Delivered)), "{outcomes:?}");
+        sent.extend(batch);
+    }
+    let late = publish_under(&transport, &messages(&KEYS, 640), |_| 1).await;
+    assert!(late.iter().all(|outcome| class(outcome) == "topic fenced"), "{late:?}");
+    finish(&*subscribe(&transport, "reader").await, &sent).await;
 }
 
 /// A node that is cut off accepts, perhaps, and never says anything. That must not keep the others

@@ -13,3 +13,4 @@ mod reading;
 mod refusals;
 mod streams;
 mod support;
+mod transactions;

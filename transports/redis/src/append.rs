@@ -1,0 +1,160 @@
+//! The commands that append the messages of a batch to one stream, and their answers.
+//!
+//! A script compares the epoch of each bucket and appends: all of it, whatever was there before. It
+//! also makes a message cost Redis nearly twice as much as a plain `XADD`, since every field becomes
+//! a string of Lua first. So where a stream is known to accept the epochs of a batch, the messages
+//! stand in a transaction that Redis drops when the epochs have changed (`WATCH`): in the same round
+//! trip, in front of it, a script makes such a change if their version is not the expected one.
+//! Dropped, or with few messages, the script appends.
+
+use std::collections::BTreeMap;
+
+use outbox_contract::backend::{Bucket, Epoch, PublishBatch};
+use redis::{Cmd, Pipeline, Value};
+
+use crate::connection::refusal;
+use crate::error::Error;
+use crate::publication::{Appended, StreamAppend};
+use crate::record;
+use crate::scripts::{Script, Scripts, VERIFY};
+
+/// With fewer messages than this the script is cheaper.
+const FEWEST: usize = 8;
+/// With a payload of more bytes the script appends: of what Redis can't store, it stops in front.
+const LARGEST: usize = 1 << 20;
+/// Number of strings of a message: the usual ones.
+const STRINGS: usize = 24;
+/// Bytes of a message beside its payload, about.
+const BYTES: usize = 384;
+
+/// An append of a batch to one stream, with the keys that it touches.
+#[derive(Debug)]
+pub(crate) struct Append<'b> {
+    pub(crate) to: StreamAppend,
+    pub(crate) stream: String,
+    /// Key of the epochs.
+    pub(crate) key: String,
+    /// Epochs of its buckets, as far as they are known.
+    pub(crate) epochs: BTreeMap<Bucket, Epoch>,
+    pub(crate) batch: &'b PublishBatch,
+    /// For how long an epoch counts, in milliseconds.
+    pub(crate) keep: u64,
+}
+
+/// Way to append the messages of a stream.
+#[derive(Debug)]
+pub(crate) enum Way {
+    Script,
+    /// With the version that the epochs must have, if there are any.
+    Transaction(Option<String>),
+}
+
+/// Answer to an append.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Appended(Appended),
+    /// The epochs are not those that were expected. Nothing was appended.
+    Changed,
+}
+
+impl Append<'_> {
+    /// Returns how to append, when its epochs are accepted under a version.
+    pub(crate) fn way(&self, version: Option<String>) -> Way {
+        let messages = &self.to.messages;
+        let pays = messages.len() >= FEWEST
+            && messages.iter().all(|(_, stored)| stored.message.payload.len() <= LARGEST);
+        match (version, self.epochs.len()) {
+            (_, 0) if pays => Way::Transaction(None),
+            (Some(version), epochs) if pays && epochs == self.to.buckets().len() => {
+                Way::Transaction(Some(version))
+            }
+            _ => Way::Script,
+        }
+    }
+
+    /// Adds the commands; returns their number.
+    pub(crate) fn ask(&self, way: &Way, scripts: &Scripts, pipeline: &mut Pipeline) -> usize {
+        let before = pipeline.len();
+        match way {
+            Way::Script => self.by_script(scripts, pipeline),
+            Way::Transaction(version) => self.by_transaction(version.as_deref(), pipeline),
+        }
+        pipeline.len() - before
+    }
+
+    fn by_script(&self, scripts: &Scripts, pipeline: &mut Pipeline) {
+        let call = scripts.call(Script::Append, &[&self.stream, &self.key], pipeline);
+        let buckets = self.to.buckets();
+        call.arg(self.keep).arg(buckets.len());
+        for bucket in &buckets {
+            let epoch = self.epochs.get(bucket).map(|epoch| epoch.0.to_string()).unwrap_or_default();
+            call.arg(bucket.0).arg(epoch);
+        }
+        // The strings of a message, one behind the other, and where each ends: their number goes in
+        // front of them.
+        let (mut strings, mut ends) = (Vec::new(), Vec::with_capacity(STRINGS));
+        for (_, stored) in &self.to.messages {
+            strings.clear();
+            ends.clear();
+            record::encode(stored, &self.batch.source, |string| {
+                strings.extend_from_slice(string);
+                ends.push(strings.len());
+            });
+            let Bucket(bucket) = stored.bucket;
+            call.arg(bucket).arg(ends.len());
+            let mut begin = 0;
+            for end in &ends {
+                call.arg(&strings[begin..*end]);
+                begin = *end;
+            }
+        }
+    }
+
+    fn by_transaction(&self, version: Option<&str>, pipeline: &mut Pipeline) {
+        pipeline.cmd("WATCH").arg(&self.key);
+        if let Some(version) = version {
+            // By its text: a server that has lost its scripts refuses a name, and would go on behind
+            // that.
+            pipeline.cmd("EVAL").arg(VERIFY).arg(1).arg(&self.key).arg(version).arg(self.keep);
+        }
+        pipeline.cmd("MULTI");
+        for (_, stored) in &self.to.messages {
+            let mut command = Cmd::with_capacity(STRINGS, BYTES + stored.message.payload.len());
+            command.arg("XADD").arg(&self.stream).arg("*");
+            record::encode(stored, &self.batch.source, |string| {
+                command.arg(string);
+            });
+            pipeline.add_command(command);
+        }
+        pipeline.cmd("EXEC");
+    }
+}
+
+/// Reads the answers to a transaction.
+pub(crate) fn read_transaction(answers: &[Value]) -> Result<Answer, Error> {
+    match answers.last() {
+        Some(Value::Nil) => Ok(Answer::Changed),
+        Some(Value::Array(ids)) => Ok(Answer::Appended(appended(ids))),
+        // What was refused first says why nothing was done.
+        _ => Err(answers.iter().find_map(refusal).unwrap_or_else(|| Error::unexpected("a transaction"))),
+    }
+}
+
+/// Returns true if the epochs were looked at: the server may refuse just that.
+pub(crate) fn is_verified(answers: &[Value]) -> bool {
+    matches!(answers.get(1), Some(Value::Int(_)))
+}
+
+/// Reads how far a transaction got. What Redis refuses within one, it refuses from there on: a
+/// wrong type of key, a stream at its last possible id. If it were otherwise, the rest is unknown.
+fn appended(ids: &[Value]) -> Appended {
+    let through = ids.iter().take_while(|id| refusal(id).is_none()).count();
+    let mut rest = ids.iter().skip(through).map(refusal);
+    let failed = rest.next().flatten();
+    let failed = if rest.all(|refused| refused.is_some()) {
+        failed
+    } else {
+        Some(Error::unknown("unexpected-answer", "redis appended messages behind one that it refused"))
+    };
+    Appended::of(through, failed)
+}
