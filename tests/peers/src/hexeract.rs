@@ -87,6 +87,8 @@ async fn declare(url: &str) -> lapin::Result<()> {
     let mut arguments = FieldTable::default();
     arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
     let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    connection.create_channel().await?.queue_declare(QUEUE.into(), options, arguments).await?;
+    // It lives on: dropped, it would close itself while the connection does.
+    let channel = connection.create_channel().await?;
+    channel.queue_declare(QUEUE.into(), options, arguments).await?;
     connection.close(200, "OK".into()).await
 }

@@ -9,6 +9,7 @@ use outbox_contract::backend::{Bucket, BucketSet, Due, DueKey, DueRequest};
 use super::event::Question;
 use super::key::{Doing, Held, Retry};
 use super::limits::Limits;
+use super::table::Name;
 use super::{Core, sabotaged};
 use crate::mailbox::Mailbox;
 
@@ -229,7 +230,7 @@ impl Core {
             // are read again after this one was delivered.
             parked.truncate(1);
         }
-        let key = self.table.entry((due.key.clone(), due.bucket), self.leases.epoch(due.bucket));
+        let key = self.table.entry(Name::new(due.key.clone(), due.bucket), self.leases.epoch(due.bucket));
         let Some(state) = self.table.get(key) else { return true };
         // Messages in memory were read before the key began to fail, so they precede everything
         // parked.

@@ -8,6 +8,7 @@ use outbox_contract::backend::{Bucket, Epoch, Position, RowId, Stored, Then};
 use outbox_contract::{Failure, KeyId, MessageId};
 
 use super::lines::Line;
+use super::table::Name;
 use crate::mailbox::Mailbox;
 
 /// Message in memory, with its share of the credit.
@@ -124,6 +125,8 @@ pub(super) struct KeyWindow {
 #[derive(Debug)]
 pub(super) struct KeyState {
     pub(super) name: KeyId,
+    /// Hash of its name and bucket.
+    pub(super) hash: u64,
     pub(super) bucket: Bucket,
     pub(super) epoch: Epoch,
     /// Number of this stay of the key in the table. Outcomes of an earlier stay may settle
@@ -168,9 +171,11 @@ pub(super) struct KeyState {
 const FRESH: usize = 8;
 
 impl KeyState {
-    pub(super) fn new(name: KeyId, bucket: Bucket, epoch: Epoch, stay: u64) -> Self {
+    pub(super) fn new(name: Name, epoch: Epoch, stay: u64) -> Self {
+        let Name { key: name, bucket, hash } = name;
         Self {
             name,
+            hash,
             bucket,
             epoch,
             stay,

@@ -1,8 +1,9 @@
 //! Table of keys: everything in memory of a route, with an index by position.
 
-use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
+use hashbrown::HashTable;
 use outbox_contract::KeyId;
 use outbox_contract::backend::{Bucket, BucketSet, Epoch, Position, Scope};
 
@@ -31,17 +32,29 @@ pub(super) struct Row {
 
 /// Key and bucket of its rows. The bucket is mostly the key's own, but a program may use its own
 /// hash function.
-pub(super) type Name = (KeyId, Bucket);
+#[derive(Debug)]
+pub(super) struct Name {
+    pub(super) key: KeyId,
+    pub(super) bucket: Bucket,
+    /// Computed once for a row: it takes longer than all look-ups.
+    pub(super) hash: u64,
+}
 
-// Not the standard library's random hasher: a replay must drop keys in the same order.
-type Names = HashMap<Name, usize, BuildHasherDefault<DefaultHasher>>;
+impl Name {
+    pub(super) fn new(key: KeyId, bucket: Bucket) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (&key, bucket).hash(&mut hasher);
+        Self { key, bucket, hash: hasher.finish() }
+    }
+}
 
 /// All keys, and all rows in flight.
 #[derive(Debug)]
 pub(super) struct Table {
     slots: Vec<Option<KeyState>>,
     free: Vec<usize>,
-    names: Names,
+    /// Slots, by the hashes of their keys' names.
+    names: HashTable<usize>,
     rows: BTreeMap<Position, Row>,
     waiting: usize,
     stays: u64,
@@ -53,7 +66,7 @@ impl Table {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
-            names: Names::default(),
+            names: HashTable::new(),
             rows: BTreeMap::new(),
             waiting: 0,
             stays: 0,
@@ -70,19 +83,26 @@ impl Table {
     }
 
     pub(super) fn find(&self, name: &Name) -> Option<KeyRef> {
-        let slot = *self.names.get(name)?;
+        let is_it = |slot: &usize| {
+            self.slots[*slot].as_ref().is_some_and(|state| {
+                state.hash == name.hash && state.bucket == name.bucket && state.name == name.key
+            })
+        };
+        let slot = *self.names.find(name.hash, is_it)?;
         self.slots[slot].as_ref().map(|state| KeyRef { slot, stay: state.stay })
     }
 
     /// Returns the key of this name, created if missing.
     pub(super) fn entry(&mut self, name: Name, epoch: Epoch) -> KeyRef {
-        if let Some(slot) = self.names.get(&name).copied()
-            && let Some(state) = &self.slots[slot]
-        {
-            return KeyRef { slot, stay: state.stay };
-        }
+        let found = self.find(&name);
+        found.unwrap_or_else(|| self.add(name, epoch))
+    }
+
+    /// Creates a key that is not in the table.
+    pub(super) fn add(&mut self, name: Name, epoch: Epoch) -> KeyRef {
         let stay = self.next_stay();
-        let state = Some(KeyState::new(name.0.clone(), name.1, epoch, stay));
+        let hash = name.hash;
+        let state = Some(KeyState::new(name, epoch, stay));
         let slot = if let Some(slot) = self.free.pop() {
             self.slots[slot] = state;
             slot
@@ -90,7 +110,8 @@ impl Table {
             self.slots.push(state);
             self.slots.len() - 1
         };
-        self.names.insert(name, slot);
+        let slots = &self.slots;
+        self.names.insert_unique(hash, slot, |slot| slots[*slot].as_ref().map_or(0, |state| state.hash));
         KeyRef { slot, stay }
     }
 
@@ -103,7 +124,9 @@ impl Table {
     pub(super) fn remove(&mut self, key: KeyRef) -> Option<KeyState> {
         self.get(key)?;
         let state = self.slots[key.slot].take()?;
-        self.names.remove(&(state.name.clone(), state.bucket));
+        if let Ok(entry) = self.names.find_entry(state.hash, |slot| *slot == key.slot) {
+            entry.remove();
+        }
         self.free.push(key.slot);
         Some(state)
     }

@@ -30,6 +30,7 @@ use outbox_contract::backend::{
 use super::marks::{Marks, stripe_of};
 use super::{Plan, Turn};
 use crate::relay::core::event::{Command, Report};
+use crate::relay::core::table::Name;
 use crate::relay::core::{Core, sabotaged};
 
 /// Delay after a check that found nothing. With sequence shards, a row that no counter covers may
@@ -257,8 +258,8 @@ impl Core {
     fn is_elsewhere(&self, row: &FetchedRow) -> bool {
         let name = match row {
             FetchedRow::Muted(_) => return true,
-            FetchedRow::Failing(waiting) => (waiting.key.clone(), waiting.bucket),
-            FetchedRow::Message(stored) => (stored.message.key_id(), stored.bucket),
+            FetchedRow::Failing(waiting) => Name::new(waiting.key.clone(), waiting.bucket),
+            FetchedRow::Message(stored) => Name::new(stored.message.key_id(), stored.bucket),
             _ => return self.table.has_row(row.position()),
         };
         let key = self.table.find(&name).and_then(|key| self.table.get(key));

@@ -186,11 +186,12 @@ impl Core {
         }
         // The store muted the gaps that existed when the fetch began. This check catches gaps made
         // since then, or by this very batch.
-        let name = (name, bucket);
-        if !self.is_governed(plan, &name) {
+        let name = Name::new(name, bucket);
+        let found = self.table.find(&name);
+        if !self.is_governed(plan, found, &name) {
             return Taken::Elsewhere;
         }
-        let key = self.table.entry(name, self.leases.epoch(bucket));
+        let key = found.unwrap_or_else(|| self.table.add(name, self.leases.epoch(bucket)));
         let taken = match self.deduplicate(key, plan, position, failing) {
             taken @ (Taken::Elsewhere | Taken::NoRoom) => taken,
             Taken::Here => {
@@ -207,13 +208,12 @@ impl Core {
     }
 
     /// Returns true if a key is read through the window of this fetch.
-    fn is_governed(&self, plan: &Plan, name: &Name) -> bool {
-        let key = self.table.find(name);
+    fn is_governed(&self, plan: &Plan, key: Option<KeyRef>, name: &Name) -> bool {
         let has_window = key.and_then(|key| self.table.get(key)).is_some_and(|state| state.window.is_some());
         match &plan.turn {
             Turn::Key(own) => key == Some(*own),
             Turn::Wide(_) if has_window => sabotaged!(self, WindowsOverlap),
-            Turn::Wide(part) => self.reading.windows.governor(&name.0, name.1) == *part,
+            Turn::Wide(part) => self.reading.windows.governor(&name.key, name.bucket) == *part,
         }
     }
 
