@@ -13,6 +13,7 @@ use crate::report::Table;
 use crate::stats::median;
 use crate::throughput::{Used, measure};
 use crate::tuned::Setting;
+use crate::turns::turns;
 
 /// Settings that are compared with the defaults, such as `lanes=2,fetch_batch=500`.
 #[derive(Clone, Debug)]
@@ -76,10 +77,11 @@ pub(crate) fn run(bench: &mut Bench, compare: &Compare) {
     variants.extend(compare.with.iter().map(|settings| ours(None, Some(settings.clone()))));
     let mut runs: Vec<Vec<Used>> = vec![Vec::new(); variants.len()];
     for round in 1..=compare.rounds {
-        for (variant, runs) in variants.iter().zip(&mut runs) {
+        for turn in turns(variants.len(), round) {
+            let variant = &variants[turn];
             let used = one(bench, variant, compare.messages);
             bench.say(format!("round {round}: {variant}: {:.0}/s, {:.1} us", used.rate, used.sum()));
-            runs.push(used);
+            runs[turn].push(used);
         }
     }
     let about = format!(

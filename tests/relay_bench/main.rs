@@ -35,6 +35,7 @@ mod statements;
 mod stats;
 mod throughput;
 mod tuned;
+mod turns;
 mod usual;
 mod writer;
 

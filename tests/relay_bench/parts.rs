@@ -11,6 +11,7 @@ mod process;
 mod report;
 mod stats;
 mod tuned;
+mod turns;
 
 mod of_stats {
     use crate::stats::*;
@@ -31,6 +32,23 @@ mod of_stats {
         assert_eq!(quantile(&values, 1.0), Some(200.0));
         assert_eq!(quantile(&[7.0], 0.99), Some(7.0));
         assert_eq!(quantile(&[], 0.5), None);
+    }
+}
+
+mod of_turns {
+    use crate::turns::*;
+
+    #[test]
+    fn each_round_has_all_variants_behind_different_ones() {
+        assert_eq!([turns(3, 0), turns(3, 1), turns(3, 2)], [[0, 1, 2], [0, 2, 1], [2, 0, 1]]);
+        let mut before = std::collections::BTreeSet::new();
+        for round in 0..5 {
+            let order = turns(5, round);
+            before.extend(order.windows(2).filter(|pair| pair[1] == 0).map(|pair| pair[0]));
+            assert_eq!(order.iter().sum::<usize>(), 10);
+        }
+        assert_eq!(before.len(), 2, "of neighbors");
+        assert!(turns(0, 1).is_empty());
     }
 }
 

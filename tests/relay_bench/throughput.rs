@@ -11,6 +11,7 @@ use crate::plot::Bars;
 use crate::publish::Publish;
 use crate::report::{Table, figures};
 use crate::stats::median;
+use crate::turns::turns;
 use crate::usual::Usual;
 
 /// Variant under comparison.
@@ -120,9 +121,10 @@ pub(crate) fn run(bench: &mut Bench) {
     }
     let mut runs: Vec<Vec<Used>> = vec![Vec::new(); variants.len()];
     for repetition in 1..=repetitions {
-        for (variant, runs) in variants.iter().zip(&mut runs) {
+        for turn in turns(variants.len(), repetition) {
+            let variant = variants[turn];
             bench.say(format!("throughput {repetition}/{repetitions}: {}", variant.label()));
-            let used = one(bench, *variant, messages);
+            let used = one(bench, variant, messages);
             bench.say(format!(
                 "  {} messages/s; own process {} us, database {} us, broker {} us",
                 figures(used.rate),
@@ -130,7 +132,7 @@ pub(crate) fn run(bench: &mut Bench) {
                 used.database.map_or_else(|| "-".to_owned(), figures),
                 figures(used.broker)
             ));
-            runs.push(used);
+            runs[turn].push(used);
         }
     }
 
