@@ -1,11 +1,11 @@
 //! The commands that append the messages of a batch to one stream, and their answers.
 //!
-//! A script compares the epoch of each bucket and appends: all of it, whatever was there before. It
-//! also makes a message cost Redis nearly twice as much as a plain `XADD`, since every field becomes
-//! a string of Lua first. So where a stream is known to accept the epochs of a batch, the messages
-//! stand in a transaction that Redis drops when the epochs have changed (`WATCH`): in the same round
-//! trip, in front of it, a script makes such a change if their version is not the expected one.
-//! Dropped, or with few messages, the script appends.
+//! The script `append.lua` compares the epoch of each bucket, and appends. It makes a message cost
+//! Redis nearly twice as much as a plain `XADD`, since every field becomes a string of Lua first. So
+//! a large batch whose epochs the stream is known to accept is a transaction of plain `XADD`s, which
+//! Redis discards if the epochs have changed (`WATCH`). In front of it, in the same round trip,
+//! `verify.lua` makes such a change if the epochs have another version than the expected one. What
+//! was discarded is appended by the script.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,8 @@ use crate::scripts::{Script, Scripts, VERIFY};
 
 /// With fewer messages than this the script is cheaper.
 const FEWEST: usize = 8;
-/// With a payload of more bytes the script appends: of what Redis can't store, it stops in front.
+/// With a payload of more bytes the script appends: it stops at the first message that Redis can't
+/// store, where a transaction would go on.
 const LARGEST: usize = 1 << 20;
 /// Number of strings of a message: the usual ones.
 const STRINGS: usize = 24;
