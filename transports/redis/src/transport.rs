@@ -1,5 +1,7 @@
 //! The transport itself.
 
+mod publishing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -7,14 +9,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use outbox_contract::admin::Diagnosis;
 use outbox_contract::backend::flow::Window;
-use outbox_contract::backend::{Bucket, Deliveries, Outcomes, PublishBatch, Subscription, Transport, Unit};
+use outbox_contract::backend::{Deliveries, Outcomes, PublishBatch, Subscription, Transport, Unit};
 use outbox_contract::{Consumer, Message, NameError, Rejection, Topic, TransportError, TransportErrorKind};
-use redis::{Client, IntoConnectionInfo, Pipeline, ProtocolVersion, TlsCertificates, Value};
-use tokio::time::Instant;
+use redis::{Client, IntoConnectionInfo, Pipeline, ProtocolVersion, TlsCertificates};
 
-use crate::append::{self, Answer, Append, Way};
 use crate::config::{Config, RedisTransportBuilder, Start};
-use crate::connection::{Connection, Link, Server, limit, refusal};
+use crate::connection::{Link, Server, limit, refusal};
 use crate::deliveries::{Member, RedisDeliveries};
 use crate::diagnose;
 use crate::durability::{self, Durability};
@@ -22,7 +22,6 @@ use crate::epochs::KnownEpochs;
 use crate::error::{Error, Reach};
 use crate::lease::Lease;
 use crate::past::Past;
-use crate::publication::{self, Appended, StreamAppend};
 use crate::record;
 use crate::routing::Routing;
 use crate::scripts::Script;
@@ -158,118 +157,6 @@ impl SharedTransport {
             None => {}
         }
         self.durability.check(&server, &persistence, &replication)
-    }
-
-    async fn publish(&self, batch: &PublishBatch, outcomes: &Outcomes) -> Result<(), Error> {
-        // First a connection: it tells how large a message may be.
-        self.publishing.connection().await?;
-        let topics: BTreeSet<&Topic> = batch.messages.iter().map(|stored| &stored.message.topic).collect();
-        let units = self.topics.units(&self.publishing, &topics).await?;
-        let mut appends = publication::plan(batch, &units, self.server.max_bytes(), outcomes);
-        if appends.is_empty() {
-            return Ok(());
-        }
-        let within = self.config.request_timeout;
-        self.durability.check_recovered(&self.publishing, &self.routing.probe(), within).await?;
-        // Again for a server that has lost its scripts, or a slot: it did nothing, and a new connection
-        // gives the scripts to whoever has it. And for epochs that have changed: the last time, the
-        // script appends whatever they are.
-        for last in [false, false, true] {
-            let mut connection = self.publishing.connection().await?;
-            appends = self.append(&mut connection, batch, appends, outcomes, last).await?;
-            if appends.is_empty() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends the appends of a batch together; returns those that are to be sent again.
-    async fn append(
-        &self,
-        connection: &mut Connection,
-        batch: &PublishBatch,
-        appends: Vec<StreamAppend>,
-        outcomes: &Outcomes,
-        last: bool,
-    ) -> Result<Vec<StreamAppend>, Error> {
-        let now = Instant::now();
-        let mut pipeline = Pipeline::new();
-        let mut asked = Vec::with_capacity(appends.len());
-        for to in appends {
-            let append = self.append_of(batch, to);
-            let version = self.epochs.version(&append.key, &append.epochs, now);
-            let way = if last { Way::Script } else { append.way(version) };
-            let commands = append.ask(&way, &connection.scripts, &mut pipeline);
-            asked.push((append, way, commands));
-        }
-        for (append, ..) in &asked {
-            self.trimming.ask(&append.to.unit, &append.stream, &connection.scripts, &mut pipeline);
-        }
-        self.durability.ask(&mut pipeline);
-        let in_doubt = self.durability.in_doubt();
-        let answers = self.publishing.send(connection, &pipeline).await?;
-        in_doubt.settle();
-
-        let (mut answers, confirmations) =
-            answers.split_at(answers.len().saturating_sub(self.durability.questions()));
-        let kept = self.durability.confirmed(confirmations);
-        let mut left = Vec::new();
-        for (append, way, commands) in asked {
-            let (own, rest) = answers.split_at(commands.min(answers.len()));
-            answers = rest;
-            let answer = match way {
-                Way::Script => self.read_script(&append, own, now),
-                Way::Transaction(version) => {
-                    let answer = append::read_transaction(own);
-                    let is_known = version.is_none() || append::is_verified(own);
-                    if !is_known || matches!(answer, Ok(Answer::Changed)) {
-                        self.epochs.forget(&append.key);
-                    }
-                    answer
-                }
-            };
-            let appended = match answer {
-                Ok(Answer::Changed) => {
-                    left.push(append.to);
-                    continue;
-                }
-                // Nothing was done of these: by a server without scripts, or by a node that has the
-                // slot no more.
-                Err(error) if !last && matches!(error.class, "no-script" | "cluster") => {
-                    left.push(append.to);
-                    continue;
-                }
-                Ok(Answer::Appended(appended)) => Ok(appended),
-                Err(error) => Err(error),
-            };
-            publication::report(&append.to, appended, &kept, outcomes);
-        }
-        Ok(left)
-    }
-
-    fn append_of<'b>(&self, batch: &'b PublishBatch, to: StreamAppend) -> Append<'b> {
-        let epoch = |bucket: Bucket| batch.epochs.get(&bucket).map(|epoch| (bucket, *epoch));
-        Append {
-            stream: self.routing.stream(&to.unit),
-            key: self.routing.epochs(&to.unit, &batch.route, &batch.source),
-            epochs: to.buckets().into_iter().filter_map(epoch).collect(),
-            keep: self.epochs.counts_for(),
-            to,
-            batch,
-        }
-    }
-
-    fn read_script(&self, append: &Append<'_>, answers: &[Value], asked: Instant) -> Result<Answer, Error> {
-        let answer = answers.first().unwrap_or(&Value::Nil);
-        let appended = refusal(answer).map_or_else(|| Appended::read(answer), Err)?;
-        match appended.accepted() {
-            Some((before, after)) => {
-                self.epochs.learn(&append.key, &append.epochs, before, after.to_owned(), asked);
-            }
-            None => self.epochs.forget(&append.key),
-        }
-        Ok(Answer::Appended(appended))
     }
 
     async fn subscribe(
