@@ -128,9 +128,12 @@ async fn what_is_refused_with_others_is_sent_alone_before_it_is_rejected() {
     let messages = mock.messages(2);
     mock.answers(Api::Produce, 1, Code::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE);
     let outcomes = publish(&transport, &messages, LONG).await;
-    assert_eq!(outcomes, [Some(Outcome::Delivered), Some(Outcome::Delivered)]);
+    // The other one may be under way in a request of its own by then, and its end is unknown.
+    assert_eq!(outcomes[0], Some(Outcome::Delivered), "{outcomes:?}");
+    assert!(outcomes[1] == Some(Outcome::Delivered) || counts_nothing(&outcomes[1]), "{outcomes:?}");
     assert!(transport.retired_producers() > 0, "a producer that failed is given up");
     mock.is_a_beginning(2, &outcomes).await;
+    mock.all_arrive(&transport, &messages).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
