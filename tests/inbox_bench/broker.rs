@@ -39,7 +39,7 @@ impl BrokerServer {
     pub(crate) fn start(broker: Broker) -> Result<Self, Missing> {
         Ok(match broker {
             Broker::RabbitMq => Self::RabbitMq(RabbitMq::newest().start()?),
-            Broker::Kafka => Self::Kafka(Kafka::newest().start()?),
+            Broker::Kafka => Self::Kafka(Kafka::newest().as_shipped().start()?),
             Broker::Redis => {
                 let redis = Redis::newest().config("appendonly yes").config("appendfsync everysec");
                 Self::Redis(redis.start()?)

@@ -28,7 +28,7 @@ impl Subject {
     pub(crate) async fn start(broker: Broker) -> Option<Self> {
         Some(match broker {
             Broker::Kafka => {
-                let server = Kafka::newest().shared().or_skip()?;
+                let server = Kafka::newest().as_shipped().shared().or_skip()?;
                 make_topic(&server.url()).await;
                 Self::Kafka(server)
             }

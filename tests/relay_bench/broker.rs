@@ -39,7 +39,7 @@ impl BrokerServer {
         Ok(match broker {
             Broker::RabbitMq => Self::RabbitMq(RabbitMq::newest().start()?),
             Broker::Kafka => {
-                let server = Self::Kafka(Kafka::newest().start()?);
+                let server = Self::Kafka(Kafka::newest().as_shipped().start()?);
                 let publish = Publish { broker: server.fresh(), messages: WARMING, by_hand: false };
                 run::<crate::child::Done>(&Role::Publish(publish));
                 server

@@ -28,6 +28,7 @@ pub struct Kafka {
     asks_for_certificates: bool,
     certified_as: Option<String>,
     proxied: bool,
+    as_shipped: bool,
 }
 
 impl Kafka {
@@ -47,6 +48,7 @@ impl Kafka {
             asks_for_certificates: false,
             certified_as: None,
             proxied: false,
+            as_shipped: false,
         }
     }
 
@@ -97,6 +99,14 @@ impl Kafka {
         self
     }
 
+    /// Runs Java with the options of Kafka's own start script: both compilers, the G1 collector and
+    /// a heap of 1 GB. For benchmarks: a test's broker lives too briefly for them.
+    #[must_use]
+    pub fn as_shipped(mut self) -> Self {
+        self.as_shipped = true;
+        self
+    }
+
     /// Returns the server that all tests of this program share: the one that the URL in the
     /// environment names, or one that the first test starts.
     ///
@@ -105,7 +115,7 @@ impl Kafka {
     /// [`Missing`]: the server is unavailable, or did not start.
     pub fn shared(self) -> Result<KafkaServer, Missing> {
         static SHARED: Shared<KafkaServer> = Shared::new();
-        let is_plain = self.wishes.is_plain() && !self.authorized && !self.proxied;
+        let is_plain = self.wishes.is_plain() && !self.authorized && !self.proxied && !self.as_shipped;
         let given = self.wishes.given(URL).filter(|_| is_plain);
         match given {
             Some(url) => SHARED.get("given".to_owned(), || {
@@ -142,8 +152,10 @@ impl Kafka {
     }
 
     fn node(&self, role: Role) -> Node {
-        let Self { wishes, authorized, asks_for_certificates, certified_as, proxied } = self.clone();
-        Node { role, wishes, authorized, asks_for_certificates, certified_as, proxied, proxy: Arc::default() }
+        let Self { wishes, authorized, asks_for_certificates, certified_as, proxied, as_shipped } =
+            self.clone();
+        let proxy = Arc::default();
+        Node { role, wishes, authorized, asks_for_certificates, certified_as, proxied, as_shipped, proxy }
     }
 
     fn start_node(&self, role: Role) -> Result<KafkaServer, Missing> {

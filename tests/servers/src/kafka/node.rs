@@ -86,8 +86,12 @@ rootLogger.appenderRef.out.ref=out
 /// starts with half of the work.
 const FORMAT: &str = "java -Xmx64m -XX:TieredStopAtLevel=1 -cp \"$JARS\" \
     kafka.tools.StorageTool format --ignore-formatted -t \"$CLUSTER\" -c server.properties >&2";
-const JAVA: &str = "java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile=logging.properties -cp \"$JARS\"";
-const KAFKA: &str = "kafka.Kafka server.properties";
+const JAVA: &str = "java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC";
+/// Options of `kafka-server-start.sh`.
+const JAVA_AS_SHIPPED: &str =
+    "java -server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 -Xms1G -Xmx1G";
+const KAFKA: &str =
+    "-Dlog4j2.configurationFile=logging.properties -cp \"$JARS\" kafka.Kafka server.properties";
 /// Ends a broker once it serves, within five minutes: it saves its classes then.
 const MAKE: &str = "tries=3000
     until grep -q 'Kafka Server started' log; do
@@ -143,6 +147,7 @@ pub(super) struct Node {
     pub(super) asks_for_certificates: bool,
     pub(super) certified_as: Option<String>,
     pub(super) proxied: bool,
+    pub(super) as_shipped: bool,
     /// Set by the node when it starts, read by its handle.
     pub(super) proxy: Arc<Mutex<InFront>>,
 }
@@ -157,6 +162,7 @@ impl Node {
             asks_for_certificates: false,
             certified_as: None,
             proxied: false,
+            as_shipped: false,
             proxy: Arc::default(),
         }
     }
@@ -372,13 +378,12 @@ impl Kind for Node {
             Role::Controller => "-Xms32m -Xmx128m",
             Role::Broker { .. } => "-Xms64m -Xmx256m",
         };
-        let classes = shared_classes(home).unwrap_or_default();
-        Ok(shell(
-            home,
-            &format!(
-                "[ -e data/meta.properties ] || {FORMAT} || exit 1\nexec {JAVA} {heap} {classes} {KAFKA}"
-            ),
-        ))
+        let java = match self.as_shipped {
+            true => JAVA_AS_SHIPPED.to_owned(),
+            false => [JAVA, heap, &shared_classes(home).unwrap_or_default()].join(" "),
+        };
+        let serve = format!("[ -e data/meta.properties ] || {FORMAT} || exit 1\nexec {java} {KAFKA}");
+        Ok(shell(home, &serve))
     }
 
     fn is_ready(&self, _home: &Home, ports: &[u16], said: &str) -> bool {
