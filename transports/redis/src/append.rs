@@ -59,10 +59,12 @@ pub(crate) enum Answer {
 }
 
 impl Append<'_> {
-    /// Returns how to append, when its epochs are accepted under a version.
-    pub(crate) fn way(&self, version: Option<String>) -> Way {
+    /// Returns how to append, when its epochs are accepted under a version, and whether the server
+    /// takes transactions.
+    pub(crate) fn way(&self, version: Option<String>, transactions: bool) -> Way {
         let messages = &self.to.messages;
-        let pays = messages.len() >= FEWEST
+        let pays = transactions
+            && messages.len() >= FEWEST
             && messages.iter().all(|(_, stored)| stored.message.payload.len() <= LARGEST);
         match (version, self.epochs.len()) {
             (_, 0) if pays => Way::Transaction(None),
@@ -131,19 +133,64 @@ impl Append<'_> {
     }
 }
 
-/// Reads the answers to a transaction.
-pub(crate) fn read_transaction(answers: &[Value]) -> Result<Answer, Error> {
-    match answers.last() {
-        Some(Value::Nil) => Ok(Answer::Changed),
-        Some(Value::Array(ids)) => Ok(Answer::Appended(appended(ids))),
-        // What was refused first says why nothing was done.
-        _ => Err(answers.iter().find_map(refusal).unwrap_or_else(|| Error::unexpected("a transaction"))),
-    }
+/// Answers to a transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answers<'v> {
+    watch: &'v Value,
+    /// Answer of `verify.lua`; None if it was not asked.
+    verify: Option<&'v Value>,
+    multi: &'v Value,
+    messages: &'v [Value],
+    exec: &'v Value,
 }
 
-/// Returns true if the epochs were looked at: the server may refuse just that.
-pub(crate) fn is_verified(answers: &[Value]) -> bool {
-    matches!(answers.get(1), Some(Value::Int(_)))
+impl<'v> Answers<'v> {
+    /// Divides the answers. None: some are missing.
+    pub(crate) fn of(answers: &'v [Value], verifies: bool) -> Option<Self> {
+        let (watch, rest) = answers.split_first()?;
+        let (verify, rest) = match verifies {
+            true => rest.split_first().map(|(verify, rest)| (Some(verify), rest))?,
+            false => (None, rest),
+        };
+        let (multi, rest) = rest.split_first()?;
+        let (exec, messages) = rest.split_last()?;
+        Some(Self { watch, verify, multi, messages, exec })
+    }
+
+    /// Reads what became of the messages.
+    pub(crate) fn read(self) -> Result<Answer, Error> {
+        match self.exec {
+            Value::Nil => Ok(Answer::Changed),
+            Value::Array(ids) => Ok(Answer::Appended(appended(ids))),
+            // Without MULTI, each command runs for itself.
+            _ if refusal(self.multi).is_some() && self.messages.iter().any(|id| refusal(id).is_none()) => {
+                Err(Error::unknown(
+                    "unexpected-answer",
+                    "redis refused MULTI and appended messages without it",
+                ))
+            }
+            // What was refused first says why nothing was done.
+            _ => Err(self.all().find_map(refusal).unwrap_or_else(|| Error::unexpected("a transaction"))),
+        }
+    }
+
+    /// Returns true if the epochs have the expected version, and are watched.
+    pub(crate) fn is_verified(self) -> bool {
+        matches!((self.watch, self.verify), (Value::Okay, None | Some(Value::Int(1))))
+    }
+
+    /// Returns true if the server refused a command of the transaction itself, and not a message in
+    /// it. A new connection finds out whether it takes transactions.
+    pub(crate) fn is_broken(self) -> bool {
+        let refused = |value: &Value| refusal(value).is_some();
+        let by_a_message = self.messages.iter().any(refused);
+        refused(self.watch) || refused(self.multi) || (refused(self.exec) && !by_a_message)
+    }
+
+    fn all(self) -> impl Iterator<Item = &'v Value> {
+        let begin = [Some(self.watch), self.verify, Some(self.multi)].into_iter().flatten();
+        begin.chain(self.messages).chain([self.exec])
+    }
 }
 
 /// Reads how far a transaction got. What Redis refuses within one, it refuses from there on: a

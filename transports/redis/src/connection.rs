@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout};
 use crate::config::Config;
 use crate::error::Error;
 use crate::nodes::Nodes;
+use crate::routing::Routing;
 use crate::scripts::Scripts;
 
 /// Address of the server, and what was learnt of it.
@@ -30,6 +31,8 @@ pub(crate) struct Server {
     /// That, or the longest string that the server takes, as far as it said so to the last
     /// connection.
     max_bytes: AtomicUsize,
+    /// Key that exists for no longer than a trial write.
+    probe: String,
     connections: AtomicU64,
 }
 
@@ -45,6 +48,8 @@ impl fmt::Debug for Server {
 pub(crate) struct Connection {
     wire: Wire,
     pub(crate) scripts: Arc<Scripts>,
+    /// True if this user may send transactions.
+    pub(crate) transactions: bool,
     number: u64,
 }
 
@@ -65,6 +70,7 @@ impl Server {
             closed: watch::Sender::new(false),
             configured,
             max_bytes: AtomicUsize::new(configured),
+            probe: Routing::new(config.prefix.clone()).probe(),
             connections: AtomicU64::new(0),
         }
     }
@@ -128,6 +134,7 @@ impl Server {
         let mut hello = Pipeline::new();
         Scripts::load(&mut hello);
         hello.cmd("CONFIG").arg("GET").arg("proto-max-bulk-len");
+        hello.cmd("WATCH").arg(&self.probe).cmd("MULTI").cmd("EXEC");
         let (wire, said) = if self.cluster {
             let nodes = Nodes::connect(seed).await?;
             let said = nodes.send_to_all(&hello).await?;
@@ -144,13 +151,21 @@ impl Server {
                 return Err(if is_old { Error::too_old("older than Redis 7.0") } else { refused });
             }
         }
-        self.learn(said.iter().filter_map(|answers| limit(answers.last())).min());
+        self.learn(said.iter().filter_map(|answers| limit(answers.get(Scripts::COUNT))).min());
+        let transactions = said.iter().all(|answers| takes_transactions(&answers[Scripts::COUNT + 1..]));
         let number = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
         // A script has the same name everywhere: a hash of its text.
         let scripts = Arc::new(Scripts::loaded(said.first().map_or(&[], Vec::as_slice))?);
-        tracing::debug!(number, "connected to redis");
-        Ok(Connection { wire, scripts, number })
+        tracing::debug!(number, transactions, "connected to redis");
+        Ok(Connection { wire, scripts, transactions, number })
     }
+}
+
+/// Reads the answers to an empty transaction. A node that does not hold the key refuses to watch it,
+/// which says that the command is permitted.
+fn takes_transactions(answers: &[Value]) -> bool {
+    let [watch, Value::Okay, Value::Array(_)] = answers else { return false };
+    refusal(watch).is_none_or(|refused| matches!(refused.class, "cluster" | "cluster-moving"))
 }
 
 /// Reads the longest string that a server takes.
@@ -279,6 +294,11 @@ impl Link {
         let answers = answers.unwrap_or_else(|_| Err(Error::silent(within)))?;
         in_doubt.settle();
         Ok(answers)
+    }
+
+    /// Lets go of this connection, whose state is not what it should be.
+    pub(crate) fn distrust(&self, connection: &Connection) {
+        self.give_up(connection.number);
     }
 
     /// Lets go of the connection.

@@ -142,7 +142,9 @@ impl Error {
     /// Classifies a refusal of the server, by its first word. What has no row here is taken for the
     /// topic's: nothing is counted against a message for an unknown answer.
     pub(crate) fn refused(said: &str) -> Self {
-        let code = said.split_whitespace().next().unwrap_or_default();
+        // A transaction that is dropped at its end names the cause behind these words.
+        let cause = said.split_once("discarded because of: ").map_or(said, |(_, cause)| cause);
+        let code = cause.split_whitespace().next().unwrap_or_default();
         // An ACL refusal within a script lacks the usual first word of the error.
         let code = if said.contains("ACL failure in script") { "NOPERM" } else { code };
         let row = REFUSALS.iter().find(|row| row.0 == code);
@@ -262,6 +264,8 @@ mod tests {
             assert_eq!(error.class, *class);
         }
         assert_eq!(Error::refused("ERR ACL failure in script: no permissions").class, "not-authorized");
+        let dropped = "EXECABORT Transaction discarded because of: READONLY You can't write here";
+        assert_eq!(Error::refused(dropped).class, "read-only");
         let Outcome::Unavailable(reach, failure) = Error::refused("ERR what is this").outcome() else {
             panic!("an unknown answer counts against no message");
         };

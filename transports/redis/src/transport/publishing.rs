@@ -8,7 +8,7 @@ use redis::{Pipeline, Value};
 use tokio::time::Instant;
 
 use super::SharedTransport;
-use crate::append::{self, Answer, Append, Way};
+use crate::append::{Answer, Answers, Append, Way};
 use crate::connection::{Connection, refusal};
 use crate::error::Error;
 use crate::publication::{self, Appended, StreamAppend};
@@ -53,7 +53,7 @@ impl SharedTransport {
         for to in appends {
             let append = self.append_of(batch, to);
             let version = self.epochs.version(&append.key, &append.epochs, now);
-            let way = if last { Way::Script } else { append.way(version) };
+            let way = if last { Way::Script } else { append.way(version, connection.transactions) };
             let commands = append.ask(&way, &connection.scripts, &mut pipeline);
             asked.push((append, way, commands));
         }
@@ -74,14 +74,19 @@ impl SharedTransport {
             answers = rest;
             let answer = match way {
                 Way::Script => self.read_script(&append, own, now),
-                Way::Transaction(version) => {
-                    let answer = append::read_transaction(own);
-                    let is_known = version.is_none() || append::is_verified(own);
-                    if !is_known || matches!(answer, Ok(Answer::Changed)) {
-                        self.epochs.forget(&append.key);
+                Way::Transaction(version) => match Answers::of(own, version.is_some()) {
+                    Some(own) => {
+                        let answer = own.read();
+                        if own.is_broken() {
+                            self.publishing.distrust(connection);
+                        }
+                        if !own.is_verified() || matches!(answer, Ok(Answer::Changed)) {
+                            self.epochs.forget(&append.key);
+                        }
+                        answer
                     }
-                    answer
-                }
+                    None => Err(Error::unexpected("a transaction")),
+                },
             };
             let appended = match answer {
                 Ok(Answer::Changed) => {
