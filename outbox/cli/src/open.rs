@@ -48,24 +48,21 @@ pub(crate) async fn store(settings: &Settings, missing: Missing) -> Result<Arc<d
         "sqlite" => sqlite(settings, url, missing).await,
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => {
-            use outbox::postgres::{PostgresOptions, PostgresStore};
-            let mut options = PostgresOptions::default();
-            options.history = settings.history;
-            Ok(Arc::new(PostgresStore::connect_with(url, options).await?))
+            let mut options = settings.postgres.clone();
+            options.history = settings.history.or(options.history);
+            Ok(Arc::new(outbox::postgres::PostgresStore::connect_with(url, options).await?))
         }
         #[cfg(feature = "mysql")]
         "mysql" | "mariadb" => {
-            use outbox::mysql::{MySqlOptions, MySqlStore};
-            let mut options = MySqlOptions::default();
-            options.history = settings.history;
-            Ok(Arc::new(MySqlStore::connect_with(url, options).await?))
+            let mut options = settings.mysql.clone();
+            options.history = settings.history.or(options.history);
+            Ok(Arc::new(outbox::mysql::MySqlStore::connect_with(url, options).await?))
         }
         #[cfg(feature = "mongodb")]
         "mongodb" | "mongodb+srv" => {
-            use outbox::mongodb::{MongoDbOptions, MongoDbStore};
-            let mut options = MongoDbOptions::default();
-            options.history = settings.history;
-            Ok(Arc::new(MongoDbStore::connect_with(url, options).await?))
+            let mut options = settings.mongodb.clone();
+            options.history = settings.history.or(options.history);
+            Ok(Arc::new(outbox::mongodb::MongoDbStore::connect_with(url, options).await?))
         }
         scheme => Err(unknown(scheme, "store", STORES)),
     }
@@ -73,9 +70,9 @@ pub(crate) async fn store(settings: &Settings, missing: Missing) -> Result<Arc<d
 
 #[cfg(feature = "sqlite")]
 async fn sqlite(settings: &Settings, url: &str, missing: Missing) -> Result<Arc<dyn Database>, Failed> {
-    use outbox::sqlite::{SqliteOptions, SqliteStore};
-    let mut options = SqliteOptions::default();
-    options.history = settings.history;
+    use outbox::sqlite::SqliteStore;
+    let mut options = settings.sqlite.clone();
+    options.history = settings.history.or(options.history);
     let rest = url.trim_start_matches("sqlite:");
     let path = rest.strip_prefix("//").unwrap_or(rest);
     let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
@@ -109,16 +106,7 @@ pub(crate) fn transport(
         #[cfg(feature = "rabbitmq")]
         "amqp" | "amqps" => rabbitmq(settings, url, canary),
         #[cfg(feature = "redis")]
-        "redis" | "rediss" => {
-            let mut builder = outbox::redis::RedisTransport::builder(url);
-            if let Some(prefix) = &settings.redis.prefix {
-                builder = builder.prefix(prefix);
-            }
-            if let Some(units) = settings.redis.units {
-                builder = builder.units(units);
-            }
-            Ok(Arc::new(builder.build()?))
-        }
+        "redis" | "rediss" => redis(settings, url),
         scheme => Err(unknown(scheme, "transport", TRANSPORTS)),
     }
 }
@@ -157,6 +145,48 @@ fn kafka(settings: &Settings, url: &str) -> Result<Arc<dyn Transport>, Failed> {
     Ok(Arc::new(builder.build()?))
 }
 
+#[cfg(feature = "redis")]
+fn redis(settings: &Settings, url: &str) -> Result<Arc<dyn Transport>, Failed> {
+    use outbox::redis::{RedisTransport, Retention};
+    let config = &settings.redis;
+    let mut builder = RedisTransport::builder(url);
+    if let Some(prefix) = &config.prefix {
+        builder = builder.prefix(prefix);
+    }
+    if let Some(units) = config.units {
+        builder = builder.units(units);
+    }
+    if let Some(others) = &config.cluster {
+        builder = builder.cluster(others);
+    }
+    match config.retention.as_deref() {
+        None => {}
+        Some("everything") => builder = builder.retention(Retention::Everything),
+        Some(kept) => {
+            let kept = outbox::relay::duration::parse(kept)
+                .map_err(|error| Failed::usage(format!("redis.retention: {error}, or everything")))?;
+            builder = builder.retention(Retention::Finished(kept));
+        }
+    }
+    if let Some(replicas) = config.confirm_replicas {
+        builder = builder.confirm_replicas(replicas);
+    }
+    if config.confirm_disk {
+        builder = builder.confirm_disk();
+    }
+    if let Some(path) = &config.authorities {
+        builder = builder.authorities(pem("redis.authorities", path)?);
+    }
+    Ok(Arc::new(builder.build()?))
+}
+
+/// Reads a file that a setting names.
+#[cfg(any(feature = "rabbitmq", feature = "redis"))]
+fn pem(setting: &str, path: &std::path::Path) -> Result<String, Failed> {
+    std::fs::read_to_string(path)
+        .map_err(|error| Failed::usage(format!("{setting}: could not read {}: {error}", path.display())))
+}
+
 #[cfg(feature = "rabbitmq")]
 fn rabbitmq(
     settings: &Settings,
@@ -171,6 +201,21 @@ fn rabbitmq(
     }
     if let Some(partitions) = config.partitions {
         builder = builder.partitions(partitions);
+    }
+    if let Some(exchange) = &config.dead_letters {
+        builder = builder.dead_letters(exchange);
+    }
+    if let Some(deliveries) = config.delivery_limit {
+        builder = builder.delivery_limit(deliveries);
+    }
+    if let Some(messages) = config.max_waiting {
+        builder = builder.max_waiting(messages);
+    }
+    if let Some(bytes) = config.max_message_bytes {
+        builder = builder.max_message_bytes(bytes);
+    }
+    if let Some(path) = &config.authorities {
+        builder = builder.authorities(pem("rabbitmq.authorities", path)?);
     }
     if !config.declare.is_empty() || canary.is_some() {
         builder = builder.topology(Topology::Declared);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use outbox::relay::{RelayConfig, duration};
@@ -32,9 +32,18 @@ pub(crate) struct Settings {
     pub(crate) store: Option<String>,
     /// URL of the broker.
     pub(crate) transport: Option<String>,
-    /// Retention of delivered messages.
+    /// Retention of delivered messages, whatever the database is.
     #[serde(with = "duration::option")]
     pub(crate) history: Option<Duration>,
+    /// Options of the store, of each kind of database.
+    #[cfg(feature = "postgres")]
+    pub(crate) postgres: outbox::postgres::PostgresOptions,
+    #[cfg(feature = "mysql")]
+    pub(crate) mysql: outbox::mysql::MySqlOptions,
+    #[cfg(feature = "mongodb")]
+    pub(crate) mongodb: outbox::mongodb::MongoDbOptions,
+    #[cfg(feature = "sqlite")]
+    pub(crate) sqlite: outbox::sqlite::SqliteOptions,
     /// Address of health and metrics of a relay.
     pub(crate) http: Option<String>,
     /// URL of a collector of OpenTelemetry.
@@ -64,6 +73,14 @@ impl Default for Settings {
             store: None,
             transport: None,
             history: None,
+            #[cfg(feature = "postgres")]
+            postgres: outbox::postgres::PostgresOptions::default(),
+            #[cfg(feature = "mysql")]
+            mysql: outbox::mysql::MySqlOptions::default(),
+            #[cfg(feature = "mongodb")]
+            mongodb: outbox::mongodb::MongoDbOptions::default(),
+            #[cfg(feature = "sqlite")]
+            sqlite: outbox::sqlite::SqliteOptions::default(),
             http: None,
             otlp: None,
             stop_within: Duration::from_secs(20),
@@ -155,6 +172,16 @@ pub(crate) struct RabbitMq {
     pub(crate) partitions: Option<u32>,
     /// Consumers whose queues are declared, by topic. None: queues must exist.
     pub(crate) declare: BTreeMap<String, Vec<String>>,
+    /// Exchange that declared queues send dropped messages to.
+    pub(crate) dead_letters: Option<String>,
+    /// Maximum deliveries of a message by a declared queue.
+    pub(crate) delivery_limit: Option<u32>,
+    /// Maximum number of messages in a declared queue.
+    pub(crate) max_waiting: Option<u32>,
+    /// Maximum size of a payload, in bytes.
+    pub(crate) max_message_bytes: Option<usize>,
+    /// File with authorities of the broker's certificate, in PEM.
+    pub(crate) authorities: Option<PathBuf>,
 }
 
 /// Settings of Kafka.
@@ -180,6 +207,17 @@ pub(crate) struct Redis {
     pub(crate) prefix: Option<String>,
     /// Units of a topic.
     pub(crate) units: Option<u32>,
+    /// Other nodes of a cluster, as URLs; may be empty. None: the server is no cluster.
+    pub(crate) cluster: Option<Vec<String>>,
+    /// Retention of entries that every group has read: a duration, or `everything`, which leaves
+    /// trimming to others.
+    pub(crate) retention: Option<String>,
+    /// Number of replicas that have to confirm.
+    pub(crate) confirm_replicas: Option<u32>,
+    /// True: a write is confirmed when it is on the disk.
+    pub(crate) confirm_disk: bool,
+    /// File with authorities of the server's certificate, in PEM.
+    pub(crate) authorities: Option<PathBuf>,
 }
 
 impl Settings {
@@ -218,6 +256,7 @@ impl Settings {
         let settings = Self::deserialize(Value::Table(table));
         let settings =
             settings.map_err(|error| Failed::usage(format!("invalid settings: {}", error.message())))?;
+        settings.redis.cluster.iter().flatten().for_each(|url| redact::learn(url));
         settings.dashboard.secrets().for_each(|secret| redact::learn_secret(secret));
         Ok(settings)
     }
@@ -319,6 +358,24 @@ mod tests {
         assert!(error.contains("`stor`") && error.contains("`store`"), "{error}");
         let error = read("[relay]\nleese = '30s'").unwrap_err();
         assert!(error.contains("`leese`") && error.contains("`lease`"), "{error}");
+    }
+
+    /// Each option of each store and transport that the program can have is a setting.
+    #[test]
+    #[cfg(all(feature = "postgres", feature = "mysql", feature = "mongodb", feature = "sqlite"))]
+    fn stores_and_transports_have_tables_of_their_own() {
+        let settings = read(
+            "[postgres]\nschema = 'shop'\n[mysql]\nwatch_interval = 'none'\n[mongodb]\nchange_streams = false\n\
+             [sqlite]\ndurability = 'process-end'\n[redis]\ncluster = []\nretention = '7d'\nconfirm_replicas = 1\n\
+             [rabbitmq]\ndead_letters = 'dropped'\nmax_waiting = 9\n",
+        );
+        let settings = settings.unwrap();
+        assert_eq!(settings.postgres.schema.as_deref(), Some("shop"));
+        assert_eq!((settings.mysql.watch_interval, settings.mysql.connections), (None, 10));
+        assert!(!settings.mongodb.change_streams);
+        assert_eq!(settings.sqlite.durability, outbox::sqlite::Durability::ProcessEnd);
+        assert_eq!((settings.redis.cluster, settings.redis.confirm_replicas), (Some(Vec::new()), Some(1)));
+        assert_eq!((settings.rabbitmq.max_waiting, settings.rabbitmq.delivery_limit), (Some(9), None));
     }
 
     #[test]

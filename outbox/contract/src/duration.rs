@@ -86,21 +86,22 @@ pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S:
 ///
 /// Those of [`parse`]; a number without a unit is one too.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    struct Text;
+    parse(&deserializer.deserialize_str(Text)?).map_err(Error::custom)
+}
 
-    impl Visitor<'_> for Text {
-        type Value = Duration;
+/// A text, or an error that says what it should be.
+struct Text;
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a duration with its unit, such as \"30s\"")
-        }
+impl Visitor<'_> for Text {
+    type Value = String;
 
-        fn visit_str<E: Error>(self, text: &str) -> Result<Duration, E> {
-            parse(text).map_err(E::custom)
-        }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration with its unit, such as \"30s\"")
     }
 
-    deserializer.deserialize_str(Text)
+    fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
+        Ok(text.to_owned())
+    }
 }
 
 /// Optional durations as text.
@@ -128,6 +129,40 @@ pub mod option {
     /// As [`deserialize`](super::deserialize).
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
         Ok(Option::<Text>::deserialize(deserializer)?.map(|text| text.0))
+    }
+}
+
+/// Durations as text that can be switched off: `none`.
+pub mod or_none {
+    use std::time::Duration;
+
+    use serde::de::Error;
+    use serde::{Deserializer, Serializer};
+
+    const NONE: &str = "none";
+
+    /// Serializes a duration as text, or `none`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+        match duration {
+            Some(duration) => super::serialize(duration, serializer),
+            None => serializer.serialize_str(NONE),
+        }
+    }
+
+    /// Deserializes a duration, or `none`, from text.
+    ///
+    /// # Errors
+    ///
+    /// As [`deserialize`](super::deserialize).
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+        match deserializer.deserialize_str(super::Text)?.as_str() {
+            NONE => Ok(None),
+            text => super::parse(text).map(Some).map_err(Error::custom),
+        }
     }
 }
 
@@ -199,6 +234,20 @@ mod tests {
         assert_eq!(serde_json::to_string(&settings).unwrap(), r#"{"lease":"30s","pause":"1m"}"#);
         let settings: Settings = serde_json::from_str(r#"{"lease": "30s", "pause": null}"#).unwrap();
         assert_eq!(settings.pause, None);
+    }
+
+    #[test]
+    fn a_duration_can_be_switched_off() {
+        #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+        struct Settings(#[serde(with = "super::or_none")] Option<Duration>);
+        for (text, expected) in [(r#""none""#, None), (r#""2ms""#, Some(Duration::from_millis(2)))] {
+            assert_eq!(serde_json::from_str::<Settings>(text).unwrap(), Settings(expected));
+            assert_eq!(serde_json::to_string(&Settings(expected)).unwrap(), text);
+        }
+        for wrong in ["5", r#""soon""#] {
+            let error = serde_json::from_str::<Settings>(wrong).unwrap_err().to_string();
+            assert!(error.contains("a duration"), "{error}");
+        }
     }
 
     proptest! {

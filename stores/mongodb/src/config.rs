@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use outbox_contract::duration;
+use serde::{Deserialize, Serialize};
+
 /// Options of a [`MongoDbStore`](crate::MongoDbStore). A plain struct: set the fields that should
-/// differ from the default.
+/// differ from the default, or read it from a file, with durations as text, such as `30s`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -14,21 +17,26 @@ use std::time::Duration;
 /// options.history = Some(Duration::from_secs(3 * 24 * 3600));
 /// assert!(options.problems().is_empty());
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct MongoDbOptions {
     /// Retention of delivered messages for replay. Default: none are kept; keeping them costs a
     /// copy of each, and a transaction for each settlement.
+    #[serde(with = "duration::option")]
     pub history: Option<Duration>,
     /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the
     /// longest time between a message's first publishing and its settlement, an outage of the
     /// database included. Time in which the consumer handles nothing does not count: an absence,
     /// however long, takes an eighth of the retention at most.
+    #[serde(with = "duration")]
     pub handled_ids_kept: Duration,
     /// Retention of the record of admin operations, from each operation on. Default 90 days.
+    #[serde(with = "duration")]
     pub audit_kept: Duration,
     /// Maximum age of the ids that a consumer has handled, also of one that handles nothing any
     /// more. Default 90 days; at least `handled_ids_kept`.
+    #[serde(with = "duration")]
     pub handled_ids_max_age: Duration,
     /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least
     /// 10,000.
@@ -37,9 +45,11 @@ pub struct MongoDbOptions {
     /// Default 3 s; shorter than the leases of its relays, and than the `store_timeout` of relays
     /// and inboxes: a lasting conflict is then reported as such, and not as an unresponsive
     /// database. Appends and deduplication are never retried: their transaction is the user's.
+    #[serde(with = "duration")]
     pub conflict_timeout: Duration,
     /// Maximum wait of a call for a primary. Default 10 s, where the driver waits for 30; shorter
     /// than the leases of its relays. Not used if the user provides the client.
+    #[serde(with = "duration")]
     pub server_selection_timeout: Duration,
     /// True if relays are woken by a change stream, if the server has them, so that they find other
     /// programs' messages at once. Default: yes. Without it, they poll.

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use outbox_contract::duration;
+use serde::{Deserialize, Serialize};
+
 /// Options of a [`MySqlStore`](crate::MySqlStore). A plain struct: set the fields that should
-/// differ from the default.
+/// differ from the default, or read it from a file, with durations as text, such as `30s`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -14,21 +17,26 @@ use std::time::Duration;
 /// options.history = Some(Duration::from_secs(3 * 24 * 3600));
 /// assert!(options.problems().is_empty());
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct MySqlOptions {
     /// Retention of delivered messages for replay. Default: none are kept; keeping them costs a
     /// copy of each.
+    #[serde(with = "duration::option")]
     pub history: Option<Duration>,
     /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the
     /// longest time between a message's first publishing and its settlement, an outage of the
     /// database included. Time in which the consumer handles nothing does not count: an absence,
     /// however long, takes an eighth of the retention at most.
+    #[serde(with = "duration")]
     pub handled_ids_kept: Duration,
     /// Retention of the record of admin operations. Default 90 days.
+    #[serde(with = "duration")]
     pub audit_kept: Duration,
     /// Maximum age of the ids that a consumer has handled, also of one that handles nothing any
     /// more. Default 90 days; at least `handled_ids_kept`.
+    #[serde(with = "duration")]
     pub handled_ids_max_age: Duration,
     /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least
     /// 10,000.
@@ -38,6 +46,7 @@ pub struct MySqlOptions {
     /// counts whole seconds. Default 3 s. Shorter than the leases of relays, and than the
     /// `store_timeout` of relays and inboxes: a lock wait then ends as a conflict, and not as an
     /// unresponsive database.
+    #[serde(with = "duration")]
     pub lock_timeout: Duration,
     /// Maximum idle time of a transaction that `begin` has begun, before the server closes its
     /// connection; the server counts whole seconds. Default 12 s. Shorter than the leases of
@@ -45,16 +54,20 @@ pub struct MySqlOptions {
     /// other services has to be quicker. The store's own transactions wait for nothing but the
     /// database: they may be idle for this long, or for `lock_timeout` if that is shorter, so that
     /// another relay that waits for their locks gets them.
+    #[serde(with = "duration")]
     pub transaction_idle_timeout: Duration,
     /// Time limit of one of the store's own statements: on MySQL one that only reads, on MariaDB
     /// any. Default 30 s.
+    #[serde(with = "duration")]
     pub statement_timeout: Duration,
     /// Time limit for opening a connection. Default 10 s.
+    #[serde(with = "duration")]
     pub connect_timeout: Duration,
     /// Interval at which a connection of its own asks for messages that other processes have
     /// committed, while the relays of this process look less often. While none come it grows with
     /// the time since the last one, to ten times as much after ten seconds. Default 10 ms; None:
     /// they are found by polling alone.
+    #[serde(with = "duration::or_none")]
     pub watch_interval: Option<Duration>,
     /// Connections of [`pool`](crate::MySqlStore::pool), the user's pool. Default 10. Not used if
     /// the user provides the pool.

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use outbox_contract::duration;
+use serde::{Deserialize, Serialize};
+
 /// Options of a [`PostgresStore`](crate::PostgresStore). A plain struct: set the fields that should
-/// differ from the default.
+/// differ from the default, or read it from a file, with durations as text, such as `30s`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -15,7 +18,8 @@ use std::time::Duration;
 /// options.history = Some(Duration::from_secs(3 * 24 * 3600));
 /// assert!(options.problems().is_empty());
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct PostgresOptions {
     /// Schema of the outbox: lower-case letters, digits and `_`, at most 48 of them. Default: none;
@@ -23,16 +27,20 @@ pub struct PostgresOptions {
     pub schema: Option<String>,
     /// Retention of delivered messages for replay. Default: none are kept; keeping them costs a
     /// copy of each.
+    #[serde(with = "duration::option")]
     pub history: Option<Duration>,
     /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the
     /// longest time between a message's first publishing and its settlement, an outage of the
     /// database included. Time in which the consumer handles nothing does not count: an absence,
     /// however long, takes an eighth of the retention at most.
+    #[serde(with = "duration")]
     pub handled_ids_kept: Duration,
     /// Retention of the record of admin operations. Default 90 days.
+    #[serde(with = "duration")]
     pub audit_kept: Duration,
     /// Maximum age of the ids that a consumer has handled, also of one that handles nothing any
     /// more. Default 90 days; at least `handled_ids_kept`.
+    #[serde(with = "duration")]
     pub handled_ids_max_age: Duration,
     /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least
     /// 10,000.
@@ -41,20 +49,25 @@ pub struct PostgresOptions {
     /// [`begin`](outbox_contract::Transactional::begin) begins and in the store's own. Default 3 s.
     /// Shorter than the leases of relays, and than the `store_timeout` of relays and inboxes: a
     /// lock wait then ends as a conflict, and not as an unresponsive database.
+    #[serde(with = "duration")]
     pub lock_timeout: Duration,
     /// Maximum idle time of a transaction that `begin` has begun, before the server ends it.
     /// Default 12 s. Shorter than the leases of relays: the locks of a paused program must not
     /// outlive its lease. A handler that waits for other services has to be quicker.
+    #[serde(with = "duration")]
     pub transaction_idle_timeout: Duration,
     /// Timeout of opening a connection. Default 10 s.
+    #[serde(with = "duration")]
     pub connect_timeout: Duration,
     /// Idle time after which one of the store's own connections is checked before it is used again;
     /// the connection that listens for wake-ups is always checked. Default 30 s. Networks silently
     /// forget idle connections: set it shorter than the timeout of yours.
+    #[serde(with = "duration")]
     pub idle_check: Duration,
     /// Maximum age of the store's own connections, except that of heartbeats. Default 30 minutes.
     /// An older one is reopened before it is used, which resolves its host name again: the name may
     /// lead elsewhere by now (a failover, another host behind a balancer).
+    #[serde(with = "duration")]
     pub max_connection_age: Duration,
     /// Connections of [`pool`](crate::PostgresStore::pool), the user's pool. Default 10. Not used
     /// if the user provides the pool.
@@ -67,6 +80,7 @@ pub struct PostgresOptions {
     /// Minimum interval between this process's wake-ups of other programs (NOTIFY, on a connection
     /// of its own, after the commit). Default 2 ms. None: other programs are never woken, and find
     /// this program's messages by polling.
+    #[serde(with = "duration::or_none")]
     pub notify_interval: Option<Duration>,
 }
 

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use outbox_contract::duration;
+use serde::{Deserialize, Serialize};
+
 /// Options of a [`SqliteStore`](crate::SqliteStore). A plain struct: set the fields that should
-/// differ from the default.
+/// differ from the default, or read it from a file, with durations as text, such as `30s`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -14,21 +17,26 @@ use std::time::Duration;
 /// options.history = Some(Duration::from_secs(3 * 24 * 3600));
 /// assert!(options.problems().is_empty());
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SqliteOptions {
     /// Retention of delivered messages for replay. Default: none are kept; keeping them costs a
     /// copy of each.
+    #[serde(with = "duration::option")]
     pub history: Option<Duration>,
     /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the
     /// longest time between a message's first publishing and its settlement, an outage of the
     /// database included. Time in which the consumer handles nothing does not count: an absence,
     /// however long, takes an eighth of the retention at most.
+    #[serde(with = "duration")]
     pub handled_ids_kept: Duration,
     /// Retention of the record of admin operations. Default 90 days.
+    #[serde(with = "duration")]
     pub audit_kept: Duration,
     /// Maximum age of the ids that a consumer has handled, also of one that handles nothing any
     /// more. Default 90 days; at least `handled_ids_kept`.
+    #[serde(with = "duration")]
     pub handled_ids_max_age: Duration,
     /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least
     /// 10,000.
@@ -37,11 +45,13 @@ pub struct SqliteOptions {
     /// transaction of the program, shorter than the leases of its relays, and than the
     /// `store_timeout` of relays and inboxes: a wait for a slow writer then ends as a conflict, and
     /// not as an unresponsive database.
+    #[serde(with = "duration")]
     pub busy_timeout: Duration,
     /// Interval at which a connection of its own asks whether the file has changed, while the
     /// relays of this process look less often: so they hear of messages that other processes have
     /// committed. While none come it grows with the time since the last one, to ten times as much
     /// after five seconds. Default 5 ms; None: they are found by polling alone.
+    #[serde(with = "duration::or_none")]
     pub watch_interval: Option<Duration>,
     /// Connections of [`pool`](crate::SqliteStore::pool), the user's pool. Default 8: one of them
     /// can write at a time. Not used if the user provides the pool.
@@ -52,7 +62,8 @@ pub struct SqliteOptions {
 }
 
 /// Failures that a commit survives, once it has returned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Durability {
     /// A commit survives a loss of power too: the log is synced to the disk at each commit
     /// (`synchronous = FULL`).

@@ -4,10 +4,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
 use outbox::Exhausted;
-use outbox_servers::{Kafka, MongoDb, MySql, OrSkip, Postgres, RabbitMq};
+use outbox_servers::{Kafka, MongoDb, MySql, OrSkip, PgBouncer, Postgres, RabbitMq};
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
-use crate::outbox::{DONE, FAILED, FINDINGS, Outbox};
+use crate::outbox::{DONE, FAILED, FINDINGS, Outbox, USAGE};
 use crate::world;
 
 /// An outage on a database: a poisoned key is held, looked at, skipped, and its message sent again.
@@ -231,4 +231,25 @@ fn messages_are_verified_through_kafka() {
 fn messages_are_verified_through_rabbitmq() {
     let Some(server) = RabbitMq::newest().shared().or_skip() else { return };
     verified(server.fresh_vhost(), "canary");
+}
+
+/// An outbox in a schema of its own, behind a pooler: both are settings.
+#[test]
+fn options_of_a_store_are_settings() {
+    let Some(server) = Postgres::newest().shared().or_skip() else { return };
+    let Some(pooler) = PgBouncer::newest(&server).start().or_skip() else { return };
+    let direct = server.fresh_database();
+    let outbox = Outbox { store: pooler.url(&direct), ..Outbox::missing() };
+    outbox.run(&["check"]).ends(FAILED).says("--set postgres.transaction_pooler=true");
+    server.query(&direct, "create schema shop");
+    let settings = "[postgres]\nschema = 'shop'\ntransaction_pooler = true\nnotify_interval = 'none'\n";
+    std::fs::write(outbox.folder.path().join("outbox.toml"), settings).unwrap();
+    for command in ["migrate", "check", "status"] {
+        outbox.run(&[command, "--config", "outbox.toml"]).ends(DONE);
+    }
+    assert_eq!(server.query(&direct, "select count(*) from shop.outbox_message"), "0");
+    let wrong = ["check", "--config", "outbox.toml", "--set", "postgres.lock_timeout=1ms"];
+    outbox.run(&wrong).ends(FAILED).says("postgres.lock_timeout");
+    let unknown = ["check", "--set", "postgres.lock_timout=1s"];
+    outbox.run(&unknown).ends(USAGE).says("lock_timeout");
 }
