@@ -164,14 +164,6 @@ impl PostgresOptions {
         }
         problems
     }
-
-    /// Returns the channel on which programs of this outbox wake one another.
-    pub(crate) fn channel(&self) -> String {
-        match &self.schema {
-            Some(schema) => format!("outbox_{schema}"),
-            None => "outbox".to_owned(),
-        }
-    }
 }
 
 /// Returns true if a name can be used in a statement between quotes, and in a name, with nothing to

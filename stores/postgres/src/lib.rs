@@ -4,6 +4,7 @@ mod admin;
 mod append;
 mod below;
 mod blame;
+mod channel;
 mod check;
 mod config;
 mod deduplicate;

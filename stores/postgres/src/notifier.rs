@@ -10,6 +10,7 @@ use std::time::Duration;
 use outbox_contract::backend::{Wakeup, WakeupSignal};
 use tokio::task::JoinHandle;
 
+use crate::channel::channel;
 use crate::line::Line;
 use crate::lines::Door;
 use crate::migrate::run;
@@ -25,20 +26,20 @@ pub(crate) const NOW: &str = "now";
 /// The task that forwards this program's wake-ups to other programs. Ends with the store.
 pub(crate) struct Notifier(JoinHandle<()>);
 
-/// Connection and channel of the notifications.
+/// Connection of the notifications, and the outbox that they are of.
 pub(crate) struct Way {
     pub(crate) door: Door,
-    pub(crate) channel: String,
+    pub(crate) schema: Option<String>,
     /// Sender id, so that the store's own listeners, who already had the wake-up, skip it.
     pub(crate) sender: String,
     pub(crate) interval: Duration,
 }
 
 impl Way {
-    /// A lost wake-up loses no message, so its commit waits for no disk. One step, and no value in
-    /// it needs escaping: it works behind a pooler.
-    fn statement(&self, word: &str) -> String {
-        let Self { channel, sender, .. } = self;
+    /// A lost wake-up loses no message, so its commit waits for no disk. One step: it works behind a
+    /// pooler.
+    fn statement(&self, channel: &str, word: &str) -> String {
+        let (sender, channel) = (&self.sender, channel.replace('\'', "''"));
         format!(
             "select set_config('synchronous_commit', 'off', true), pg_notify('{channel}', '{word} {sender}')"
         )
@@ -51,6 +52,7 @@ impl Notifier {
         let mut listener = wakeup_signal.listen();
         Self(tokio::spawn(async move {
             let line = Line::new(way.door.clone(), None);
+            let mut known: Option<String> = None;
             loop {
                 let mut wakeup = listener.next().await;
                 // Most commits follow their append at once: then one notification suffices, and it
@@ -66,7 +68,16 @@ impl Notifier {
                 };
                 let told = async {
                     let mut held = line.hold().await?;
-                    let done = run(&mut held.connection, way.statement(word)).await;
+                    let done = async {
+                        let channel = match known.take() {
+                            Some(channel) => channel,
+                            None => channel(&mut held.connection, way.schema.as_deref()).await?,
+                        };
+                        let told = run(&mut held.connection, way.statement(&channel, word)).await;
+                        known = Some(channel);
+                        told
+                    };
+                    let done = done.await;
                     held.finish(done).await
                 };
                 // Without a limit it would wait for a connection that the network has forgotten.

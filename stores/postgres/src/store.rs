@@ -259,7 +259,7 @@ impl PostgresStore {
         }
         let way = Way {
             door: self.inner.door.clone(),
-            channel: self.options().channel(),
+            schema: self.options().schema.clone(),
             sender: self.inner.sender.clone(),
             interval,
         };
@@ -494,7 +494,7 @@ impl Store for PostgresStore {
         }
         let others = wakeups::of_other_programs(
             self.inner.door.clone(),
-            self.options().channel(),
+            self.options().schema.clone(),
             self.inner.sender.clone(),
         );
         stream::select(own, others).boxed()

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use outbox_contract::backend::Wakeup;
-use sqlx::Executor;
 use sqlx::postgres::{PgListener, PgPoolOptions};
+use sqlx::{Acquire, Executor};
 
+use crate::channel::channel;
 use crate::lines::Door;
 use crate::notifier::SOON;
 
@@ -16,8 +17,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Yields the wake-ups of other programs on the channel, and one after each interruption: a
 /// notification may have been lost then.
-pub(crate) fn of_other_programs(door: Door, channel: String, own: String) -> BoxStream<'static, Wakeup> {
-    let ear = Ear { door, channel, own, listener: None, opened: Instant::now(), generation: 0 };
+pub(crate) fn of_other_programs(
+    door: Door,
+    schema: Option<String>,
+    own: String,
+) -> BoxStream<'static, Wakeup> {
+    let ear = Ear { door, schema, own, listener: None, opened: Instant::now(), generation: 0 };
     stream::unfold(ear, |mut ear| async {
         let wakeup = ear.next().await;
         Some((wakeup, ear))
@@ -27,7 +32,7 @@ pub(crate) fn of_other_programs(door: Door, channel: String, own: String) -> Box
 
 struct Ear {
     door: Door,
-    channel: String,
+    schema: Option<String>,
     /// Suffix of this store's own notifications, whose wake-up was already delivered in the
     /// process.
     own: String,
@@ -82,7 +87,8 @@ impl Ear {
             if let Some(settings) = self.door.settings() {
                 listener.execute(sqlx::raw_sql(settings)).await?;
             }
-            listener.listen(&self.channel).await?;
+            let channel = channel(listener.acquire().await?, self.schema.as_deref()).await?;
+            listener.listen(&channel).await?;
             Ok(listener)
         };
         let opened = tokio::time::timeout(self.door.connect_timeout(), opening).await;

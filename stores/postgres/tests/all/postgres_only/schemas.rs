@@ -1,10 +1,12 @@
 //! Several outboxes in one database, and migrations that another tool runs.
 
+use futures_util::StreamExt as _;
 use outbox_contract::Store;
+use outbox_contract::backend::Wakeup;
 use outbox_servers::{OrSkip, Postgres};
 use outbox_store_postgres::PostgresStore;
 
-use super::support::{append, fetch, message, messages, open, options, relay};
+use super::support::{LONG, append, fetch, message, messages, open, options, relay};
 
 #[tokio::test]
 async fn each_schema_has_an_outbox_of_its_own() {
@@ -33,6 +35,33 @@ async fn each_schema_has_an_outbox_of_its_own() {
         let rows: Vec<_> = read.iter().map(|stored| stored.row()).collect();
         store.settle(&Default::default(), &rows).await.unwrap();
         assert_eq!(store.backlog(&Default::default()).await.unwrap().pending, 0);
+    }
+}
+
+/// The channel is that of the schema in use, however a program came by it.
+#[tokio::test]
+async fn programs_that_find_a_schema_in_different_ways_wake_one_another() {
+    let Some(server) = Postgres::newest().shared().or_skip() else { return };
+    let odd = "It's a name of \"ours\", so long that the name of its channel is cut";
+    for (schema, option) in [("shop", Some("shop")), (odd, None)] {
+        let url = server.fresh_database();
+        let quoted = format!("\"{}\"", schema.replace('"', "\"\""));
+        let database = server.query(&url, "select current_database()");
+        server.query(&url, &format!("create schema {quoted}"));
+        server.query(&url, &format!("alter database {database} set search_path = {quoted}"));
+        let by_path = open(&url, options()).await;
+        by_path.migrate().await.unwrap();
+        let mut named = options();
+        named.schema = option.map(str::to_owned);
+        let other = open(&url, named).await;
+        for (listener, sender) in [(&by_path, &other), (&other, &by_path)] {
+            let mut heard = listener.wakeups();
+            // The first one says that it listens.
+            assert_eq!(heard.next().await, Some(Wakeup::Now));
+            append(sender, [message("a")]).await;
+            let woken = async { while heard.next().await != Some(Wakeup::Now) {} };
+            tokio::time::timeout(LONG, woken).await.expect("the other program is woken");
+        }
     }
 }
 
