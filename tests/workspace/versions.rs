@@ -1,5 +1,7 @@
 //! The versions in the book are those of `Cargo.toml`.
 
+use crate::files::written_files;
+
 fn read(path: &str) -> String {
     let path = crate::root().join(path);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -57,5 +59,40 @@ fn the_servers_of_the_tutorial_are_those_of_the_tests() {
     let tested = ["tests/servers/src/kafka/node.rs", "tests/servers/src/postgres.rs"].map(read).concat();
     for image in images {
         assert!(tested.contains(&format!("\"{image}\"")), "the tests do not run {image}");
+    }
+}
+
+/// A name that is not ours yet may be a stranger's, and a path of a clone is no advice afterwards.
+#[test]
+fn pages_take_crates_from_a_clone_until_the_release() {
+    let is_released = !read("CHANGELOG.md").contains("(not published yet)");
+    let is_wrong = |line: &str| if is_released { line.contains("released yet") } else { takes_ours(line) };
+    let mut problems = Vec::new();
+    for page in written_files().iter().filter(|file| file.extension().is_some_and(|it| it == "md")) {
+        let text = read(&page.to_string_lossy());
+        let wrong = text.lines().filter(|line| is_wrong(line));
+        problems.extend(wrong.map(|line| format!("{}: {line}", page.display())));
+    }
+    assert!(problems.is_empty(), "\n  {}\n", problems.join("\n  "));
+}
+
+/// Tells whether a line takes a crate of the workspace from the registry.
+fn takes_ours(line: &str) -> bool {
+    let line = line.trim_start_matches(['>', ' ']);
+    let is_dependency = line.starts_with("outbox")
+        && line.split_once(" = ").is_some_and(|(name, from)| {
+            let is_name = name.chars().all(|it| it.is_ascii_lowercase() || it == '-');
+            is_name && (from.starts_with('"') || from.contains("version = "))
+        });
+    is_dependency || line.contains("cargo install outbox")
+}
+
+#[test]
+fn lines_that_take_a_crate_from_the_registry_are_recognized() {
+    for line in ["outbox = \"0.1\"", "outbox-cli = { version = \"0.1\" }", "run `cargo install outbox-cli`"] {
+        assert!(takes_ours(line), "{line}");
+    }
+    for line in ["outbox = { path = \"../outbox/outbox\" }", "sqlx = \"0.9\"", "outbox stores = \"x\""] {
+        assert!(!takes_ours(line), "{line}");
     }
 }
