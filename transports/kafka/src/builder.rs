@@ -118,12 +118,10 @@ impl KafkaTransportBuilder {
     }
 
     /// Sets the time for which the client waits for more messages before it sends a batch. By
-    /// default, a batch of up to 32 messages is sent at once, and a larger one waits for a
-    /// millisecond: it comes from a backlog, and would be split otherwise, which costs the broker
-    /// time.
+    /// default, a batch of up to 32 messages is sent at once, and a larger one waits for 0.3 ms: it
+    /// comes from a backlog, and would be split otherwise, which costs the broker time.
     ///
-    /// Once set, the time holds for all batches. The client waits in whole milliseconds. Zero sends
-    /// everything at once.
+    /// Once set, the time holds for all batches. Zero sends everything at once.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.config.linger = Some(linger);
         self

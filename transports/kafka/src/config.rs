@@ -34,7 +34,7 @@ const SESSION: Duration = Duration::from_secs(10);
 /// hands. The client's default is 5 min, for the same reason.
 const MAX_POLL: Duration = Duration::from_secs(60);
 /// Time that a large batch waits for more messages, unless it was set. What takes longer to hand over
-/// is split, which costs the broker time. The client waits in whole milliseconds.
+/// is split, which costs the broker time.
 const LINGER: Duration = Duration::from_micros(300);
 
 #[derive(Clone)]

@@ -80,7 +80,7 @@ pub struct RelayConfig {
     pub store_timeout: Duration,
     /// Maximum number of messages of one fetch. Default 2,000: half as many, with
     /// [`publish_batch`](Self::publish_batch) and [`max_in_flight`](Self::max_in_flight) halved,
-    /// cost relay, database and broker a tenth more per message of a backlog.
+    /// cost relay, database and broker a tenth to a sixth more per message of a backlog.
     pub fetch_batch: usize,
     /// Maximum number of bytes of one fetch. Default 8 MiB. A larger message is fetched alone.
     pub fetch_batch_bytes: usize,
