@@ -92,8 +92,7 @@ async fn serve<D: Database>(store: D, args: &Args) -> Result<(), Failed> {
     let mut server = tokio::spawn(server);
     // ANCHOR: stop
     stop.await;
-    // One deadline for everything, below the grace period after which the supervisor kills the
-    // process.
+    // One deadline for everything, below the grace period after which the process manager kills it.
     let within = Duration::from_secs(args.stop_within.into());
     let deadline = Instant::now() + within;
     // First stop taking requests: those in progress finish, but a client that stops reading can't
@@ -110,7 +109,7 @@ async fn serve<D: Database>(store: D, args: &Args) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Completes at Ctrl-C, or when the supervisor asks the process to stop. Listens from the call on,
+/// Completes at Ctrl-C, or when the process manager asks it to stop. Listens from the call on,
 /// not only from the first poll.
 #[cfg(unix)]
 fn stop_signal() -> io::Result<impl Future<Output = ()>> {
