@@ -24,7 +24,7 @@ struct Counted {
 }
 
 impl DomainEvent for Counted {
-    const TYPES: &'static [EventType] = &[EventType { topic: Some("counters"), name: "counted", version: 1 }];
+    const TYPES: &'static [EventType] = &[EventType::new("counters", "counted", 1)];
 
     fn event_type(&self) -> &'static EventType {
         &Self::TYPES[0]

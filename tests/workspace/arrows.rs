@@ -86,7 +86,6 @@ const ARROWS: &[Arrow] = &[
     arrow("outbox", "outbox-contract", Always, "the facade re-exports it"),
     arrow("outbox", "outbox-derive", Always, "the facade re-exports it"),
     arrow("outbox", "outbox-engine", Always, "the facade re-exports it"),
-    arrow("outbox", "outbox-testkit", ByFeature, "users' own tests want it, their programs do not"),
     arrow("outbox", "outbox-store-memory", Always, "without any feature everything can be tried"),
     arrow("outbox", "outbox-transport-memory", Always, "without any feature everything can be tried"),
     arrow("outbox", "outbox-store-*", ByFeature, "without features the build takes seconds and needs no driver"),

@@ -73,11 +73,11 @@ fn a_set_that_does_not_compile_or_warns_fails_and_is_named() {
 /// published.
 const CRATES: &str = r#"{"packages": [
   {"id": "b", "name": "b", "version": "0.3.0", "rust_version": "1.70", "publish": null,
-   "dependencies": [{"name": "a", "req": "^0.3.0", "kind": null}, {"name": "serde", "req": "^1", "kind": null}]},
+   "dependencies": [{"name": "a", "req": "=0.3.0", "kind": null}, {"name": "serde", "req": "^1", "kind": null}]},
   {"id": "a", "name": "a", "version": "0.3.0", "rust_version": "1.70", "publish": null,
    "dependencies": [{"name": "outbox", "req": "*", "kind": "dev"}, {"name": "kit", "req": "*", "kind": "dev"}]},
   {"id": "outbox", "name": "outbox", "version": "0.3.0", "rust_version": "1.70", "publish": null,
-   "dependencies": [{"name": "b", "req": "^0.3.0", "kind": null}]},
+   "dependencies": [{"name": "b", "req": "=0.3.0", "kind": null}]},
   {"id": "kit", "name": "kit", "version": "0.3.0", "rust_version": "1.70", "publish": [], "dependencies": []},
   {"id": "serde", "name": "serde", "version": "1.0.0", "rust_version": "1.60", "publish": null, "dependencies": []}],
  "workspace_members": ["a", "b", "outbox", "kit"],
@@ -154,12 +154,12 @@ fn what_can_not_be_published_is_told_and_no_command() {
             changed("\"a\", \"version\": \"0.3.0\"", "\"a\", \"version\": \"0.2.9\""),
             "a has version 0.2.9, and others 0.3.0",
         ),
-        (changed("\"b\", \"req\": \"^0.3.0\"", "\"b\", \"req\": \"^0.2\""), "outbox asks for b ^0.2"),
+        (changed("\"b\", \"req\": \"=0.3.0\"", "\"b\", \"req\": \"^0.3.0\""), "outbox asks for b ^0.3.0"),
         (
             changed("\"rust_version\": \"1.60\"", "\"rust_version\": \"1.71.1\""),
             "but serde 1.0.0 asks for 1.71.1",
         ),
-        (changed("\"outbox\", \"req\": \"*\"", "\"outbox\", \"req\": \"^0.3.0\""), "a circle: "),
+        (changed("\"outbox\", \"req\": \"*\"", "\"outbox\", \"req\": \"=0.3.0\""), "a circle: "),
         (changes("## 0.3.0", "## 0.2.0"), "no section '## 0.3.0'"),
         (changes("- **added** all.\n", ""), "no section '## 0.3.0'"),
         (changes("## Unreleased\n", "## Unreleased\n\n- **fixed** it.\n"), "lines under 'Unreleased'"),

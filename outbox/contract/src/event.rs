@@ -17,7 +17,7 @@ use std::borrow::Cow;
 /// struct OrderPlaced { order_id: u64 }
 ///
 /// impl DomainEvent for OrderPlaced {
-///     const TYPES: &'static [EventType] = &[EventType { topic: Some("orders"), name: "order.placed", version: 1 }];
+///     const TYPES: &'static [EventType] = &[EventType::new("orders", "order.placed", 1)];
 ///
 ///     fn event_type(&self) -> &'static EventType { &Self::TYPES[0] }
 ///     fn key(&self) -> Option<Cow<'_, str>> { Some(self.order_id.to_string().into()) }
@@ -46,6 +46,7 @@ pub trait DomainEvent {
 /// An event without a topic is *local*. Only the handlers of a unit of work receive it, in this
 /// process and transaction; it never becomes a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct EventType {
     /// The topic to which it is sent. `None`: it is local, and never sent.
     pub topic: Option<&'static str>,
@@ -56,6 +57,18 @@ pub struct EventType {
 }
 
 impl EventType {
+    /// An event that is sent to a topic.
+    #[must_use]
+    pub const fn new(topic: &'static str, name: &'static str, version: u32) -> Self {
+        Self { topic: Some(topic), name, version }
+    }
+
+    /// An event that stays in the process.
+    #[must_use]
+    pub const fn local(name: &'static str, version: u32) -> Self {
+        Self { topic: None, name, version }
+    }
+
     /// Returns true if events of this type stay in the process.
     #[must_use]
     pub const fn is_local(&self) -> bool {

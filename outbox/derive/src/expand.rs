@@ -48,11 +48,10 @@ pub(crate) fn expand(event: &Event<'_>) -> TokenStream {
 
 fn entry(krate: &Path, kind: &Kind<'_>) -> TokenStream {
     let Kind { topic, name, version, .. } = kind;
-    let topic = match topic {
-        Some(topic) => quote!(::core::option::Option::Some(#topic)),
-        None => quote!(::core::option::Option::None),
-    };
-    quote!(#krate::__private::EventType { topic: #topic, name: #name, version: #version })
+    match topic {
+        Some(topic) => quote!(#krate::__private::EventType::new(#topic, #name, #version)),
+        None => quote!(#krate::__private::EventType::local(#name, #version)),
+    }
 }
 
 fn nth_type(krate: &Path, at: usize) -> TokenStream {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 const fn entry(topic: &'static str, name: &'static str, version: u32) -> EventType {
-    EventType { topic: Some(topic), name, version }
+    EventType::new(topic, name, version)
 }
 
 fn key(event: &impl outbox_contract::DomainEvent) -> Option<String> {
@@ -367,7 +367,7 @@ fn a_local_event_has_no_topic_and_needs_neither_name_nor_key() {
         Outside,
     }
 
-    assert_eq!(StockRanLow::TYPES, [EventType { topic: None, name: "stock.ran.low", version: 1 }]);
+    assert_eq!(StockRanLow::TYPES, [EventType::local("stock.ran.low", 1)]);
     assert_eq!(key(&StockRanLow { item: 7 }), None);
     let types: Vec<_> = StockEvent::TYPES.iter().map(|kind| (kind.name, kind.is_local())).collect();
     assert_eq!(types, [("stock.counted", false), ("was.looked", true)]);

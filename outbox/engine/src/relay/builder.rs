@@ -10,7 +10,7 @@ use outbox_contract::{RetryPolicy, Route, Store, StoreError, Transport, Transpor
 use ractor::{Actor, ActorRef};
 
 use super::config::RelayConfig;
-use super::context::{Context, answered_in_time};
+use super::context::{Context, answered_in_time, reached_in_time};
 use super::giving_way::GivingWay;
 use super::handle::RelayHandle;
 use super::maintenance::Maintenance;
@@ -230,7 +230,7 @@ impl RelayBuilder {
             .await
             .map_err(StartError::Store)?;
         for (route, transport) in &routes {
-            if let Err(error) = transport.check().await {
+            if let Err(error) = reached_in_time(self.config.publish_timeout, transport.check()).await {
                 if !error.is_retryable() {
                     return Err(StartError::Transport(route.clone(), error));
                 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use outbox_contract::backend::{Clock, Paused, RelayId};
-use outbox_contract::{Route, Store, StoreError, StoreErrorKind, Timestamp, Transport};
+use outbox_contract::{
+    Route, Store, StoreError, StoreErrorKind, Timestamp, Transport, TransportError, TransportErrorKind,
+};
 
 use super::config::RelayConfig;
 use super::core::breaker::Breaker;
@@ -198,6 +200,17 @@ pub(crate) async fn answered_in_time<T>(
     tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
         let cause = format!("timeout, no answer within {limit:?}; check the store, or raise store_timeout");
         Err(StoreError::new(StoreErrorKind::Unavailable, operation, cause))
+    })
+}
+
+/// Waits for the check of a transport, at most for `limit`.
+pub(crate) async fn reached_in_time(
+    limit: Duration,
+    answer: impl Future<Output = Result<(), TransportError>>,
+) -> Result<(), TransportError> {
+    tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
+        let cause = format!("timeout, no answer within {limit:?}; check the broker");
+        Err(TransportError::new(TransportErrorKind::Unavailable, "check", cause))
     })
 }
 

@@ -119,10 +119,8 @@ mod tests {
     }
 
     impl DomainEvent for Event {
-        const TYPES: &'static [EventType] = &[
-            EventType { topic: Some("contacts"), name: "renamed", version: 1 },
-            EventType { topic: Some("contacts"), name: "moved", version: 1 },
-        ];
+        const TYPES: &'static [EventType] =
+            &[EventType::new("contacts", "renamed", 1), EventType::new("contacts", "moved", 1)];
 
         fn event_type(&self) -> &'static EventType {
             match self {

@@ -103,8 +103,7 @@ mod tests {
     }
 
     impl DomainEvent for Counted {
-        const TYPES: &'static [EventType] =
-            &[EventType { topic: Some("stock"), name: "stock.counted", version: 1 }];
+        const TYPES: &'static [EventType] = &[EventType::new("stock", "stock.counted", 1)];
 
         fn event_type(&self) -> &'static EventType {
             &Self::TYPES[0]

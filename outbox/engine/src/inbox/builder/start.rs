@@ -25,7 +25,7 @@ use crate::inbox::lags::Lags;
 use crate::inbox::losses::Losses;
 use crate::inbox::pool_share::share;
 use crate::relay::builder::warn_of_abort;
-use crate::relay::context::answered_in_time;
+use crate::relay::context::{answered_in_time, reached_in_time};
 use crate::relay::{Relay, StartError};
 use crate::telemetry::describe_metrics;
 use crate::transport_check::TransportCheck;
@@ -130,7 +130,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         if !self.config.mode.receives() {
             return Ok(());
         }
-        match self.transport.check().await {
+        match reached_in_time(self.config.store_timeout, self.transport.check()).await {
             Err(error) if error.is_retryable() => {
                 let consumer = &self.consumer;
                 tracing::warn!(%consumer, %error, "broker unreachable; starting anyway, will keep retrying");

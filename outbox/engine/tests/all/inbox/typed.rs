@@ -22,8 +22,7 @@ struct Placed {
 }
 
 impl DomainEvent for Placed {
-    const TYPES: &'static [EventType] =
-        &[EventType { topic: Some("orders"), name: "order.placed", version: 3 }];
+    const TYPES: &'static [EventType] = &[EventType::new("orders", "order.placed", 3)];
 
     fn event_type(&self) -> &'static EventType {
         &Self::TYPES[0]

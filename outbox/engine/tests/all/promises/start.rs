@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use outbox_contract::backend::{Received, Subscription};
-use outbox_contract::{Admin, RetryPolicy, RetryRule, StoreErrorKind, Transactional, Transport};
+use outbox_contract::backend::{Received, Subscription, TransportLayer};
+use outbox_contract::{
+    Admin, RetryPolicy, RetryRule, StoreErrorKind, Transactional, Transport, TransportError,
+};
 use outbox_engine::{Relay, RelayBuilder, StartError};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::{ChaosStore, NullTransport, StoreCall, StoreFault};
@@ -121,4 +123,28 @@ async fn a_transport_that_is_away_keeps_nobody_from_starting() {
     world.append([message("a")]).await;
     let _relay = rig.relay().start().await.unwrap();
     world.drained(S * 10).await;
+}
+
+/// A transport whose check never answers.
+struct Mute(Arc<MemoryTransport>);
+
+impl TransportLayer for Mute {
+    type Inner = Arc<MemoryTransport>;
+
+    fn inner(&self) -> &Arc<MemoryTransport> {
+        &self.0
+    }
+
+    async fn check(&self) -> Result<(), TransportError> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transport_whose_check_never_answers_keeps_nobody_from_starting() {
+    let broker = Arc::new(MemoryTransport::new());
+    let store = Arc::new(MemoryStore::new());
+    let relay = Relay::builder(store, Mute(broker)).publish_timeout(S * 3).lease(S * 20);
+    let relay = tokio::time::timeout(S * 4, relay.start()).await.expect("it starts").unwrap();
+    assert!(relay.stop(S * 20).await);
 }
