@@ -9,6 +9,7 @@ use outbox_contract::backend::{Bucket, BucketSet, Due, DueKey, DueRequest};
 use super::event::Question;
 use super::key::{Doing, Held, Retry};
 use super::limits::Limits;
+use super::outcomes::Silence;
 use super::table::Name;
 use super::{Core, sabotaged};
 use crate::mailbox::Mailbox;
@@ -212,12 +213,16 @@ impl Core {
         if !self.reading.owned.contains(due.bucket) || self.reading.is_closed(&due.key.topic) {
             return true;
         }
-        // A key that never got an answer has no counted attempts.
+        // The first failure of a key that never got an answer has this class. A postponed message,
+        // too, has no counted attempts, and it got an answer.
         let class = due.first_failure.as_ref().map(|first| first.class.as_ref());
-        let was_silent = due.attempts == 0 || matches!(class, Some("silent" | "breaks"));
+        let was_silent = matches!(class, Some("silent" | "breaks"));
         let is_silent = due.failing.is_some() && (was_silent || self.silent.contains_key(&due.key));
         if is_silent {
-            self.silent.entry(due.key.clone()).or_default();
+            if !self.silent.contains_key(&due.key) {
+                let delivered = self.delivered;
+                self.remember_silence(due.key.clone(), Silence { delivered, ..Silence::default() });
+            }
             if !self.due.has_room_for_silent() {
                 // The next query excludes all keys that are known to be silent.
                 self.due.left_silent_out = true;

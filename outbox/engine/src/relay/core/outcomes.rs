@@ -47,7 +47,7 @@ const SLOW: u32 = 2;
 const STRIKES: u32 = 5;
 /// Maximum number of silent keys that are remembered. Beyond it all are forgotten, and counted
 /// anew.
-const MAX_SILENT: usize = 10_000;
+pub(super) const MAX_SILENT: usize = 10_000;
 
 impl Core {
     /// Handles the outcomes of a batch.
@@ -258,6 +258,9 @@ impl Core {
         match outcome {
             Some(Outcome::Rejected(failure)) => self.failed(key, row, parked, failure, Verdict::Rejected),
             Some(Outcome::Failed(failure)) => self.failed(key, row, parked, failure, Verdict::Failed),
+            Some(Outcome::Postponed(_, failure)) if sabotaged!(self, PostponedCounts) => {
+                self.failed(key, row, parked, failure, Verdict::Failed);
+            }
             Some(Outcome::Postponed(rest, failure)) => {
                 self.failed(key, row, parked, failure, Verdict::Postponed(rest));
             }

@@ -17,6 +17,10 @@ pub(super) struct Broker {
     pub(super) is_silent: bool,
     pub(super) broken_topics: [bool; TOPICS],
     pub(super) hanging_keys: [bool; KEYS],
+    /// It is too old for the messages of these keys.
+    pub(super) postponed_keys: [bool; KEYS],
+    /// It does not attempt the messages of these keys.
+    pub(super) blocked_keys: [bool; KEYS],
     /// Part of a thousand of messages that fail, and of answers that are lost.
     pub(super) failing: u32,
     pub(super) losing: u32,
@@ -117,6 +121,12 @@ impl Broker {
         if self.broken_topics[topic_of(fate.of)] {
             return Some(Outcome::Unavailable(Unavailable::Topic, failure()));
         }
+        if self.postponed_keys[fate.of] {
+            return Some(Outcome::Postponed(Duration::from_millis(random.u64(0..2_000)), failure()));
+        }
+        if self.blocked_keys[fate.of] {
+            return Some(Outcome::Blocked);
+        }
         if random.u32(0..1_000) < self.losing {
             return Some(Outcome::Unknown(failure()));
         }
@@ -132,5 +142,6 @@ impl Broker {
     pub(super) fn heal(&mut self) {
         (self.is_away, self.is_silent, self.failing, self.losing) = (false, false, 0, 0);
         (self.broken_topics, self.hanging_keys) = ([false; TOPICS], [false; KEYS]);
+        (self.postponed_keys, self.blocked_keys) = ([false; KEYS], [false; KEYS]);
     }
 }

@@ -430,6 +430,7 @@ impl World {
                 Some(Outcome::Delivered | Outcome::Blocked) => continue,
                 Some(Outcome::Unknown(_)) => "publish of unknown outcome",
                 Some(Outcome::Unavailable(..)) => "publish to what is not available",
+                Some(Outcome::Postponed(..)) => "publish that is postponed",
                 Some(_) => "publish that fails",
                 None => "publish that hangs",
             });

@@ -27,6 +27,8 @@ pub(super) struct Weather {
     pub(super) puts_back: bool,
     /// The counters of sequence shards go back without the messages.
     counters: bool,
+    /// The transport postpones messages of some keys, and does not attempt those of others.
+    puts_off: bool,
     /// Relays give way to the others for a while.
     pub(super) gives_way: bool,
     /// Calls that hung have their effect later.
@@ -51,6 +53,7 @@ impl Weather {
         // Draws of their own, which change no other.
         let counters = plan.random(u32::MAX).u32(0..5) == 0;
         let gives_way = plan.random(u32::MAX - 1).u32(0..4) == 0;
+        let puts_off = plan.random(u32::MAX - 2).u32(0..3) == 0;
         let mut weather = Self {
             store,
             broker,
@@ -60,6 +63,7 @@ impl Weather {
             restores,
             puts_back,
             counters,
+            puts_off,
             gives_way,
             ghosts,
             lasting,
@@ -83,6 +87,7 @@ impl Weather {
             Sabotage::StaleIsDone | Sabotage::FailingKeyPassed => {
                 (self.operators, self.store) = (true, true);
             }
+            Sabotage::PostponedCounts => self.puts_off = true,
             Sabotage::MarkCoversAll => (self.relays, self.store) = (true, true),
             Sabotage::BaseNotConfirmed
             | Sabotage::BaseAtOnce
@@ -277,6 +282,10 @@ impl World {
     }
 
     fn fault(&mut self) -> Judged {
+        if self.weather.puts_off && self.random.u32(0..4) == 0 {
+            self.put_off();
+            return Ok(());
+        }
         match self.random.u32(0..20) {
             0..8 if self.weather.broker => self.break_broker(),
             8 if self.weather.store && self.random.bool() => {
@@ -345,6 +354,27 @@ impl World {
         };
         self.count(what);
         self.say(|| what.to_owned());
+    }
+
+    /// The transport begins to put off the messages of a key, or ends it.
+    fn put_off(&mut self) {
+        let (of, draw) = (self.random.usize(..KEYS), self.random.u32(0..5));
+        let what = match draw {
+            0 | 1 => {
+                self.broker.postponed_keys[of] ^= true;
+                "key that is postponed, or goes on"
+            }
+            2 | 3 => {
+                self.broker.blocked_keys[of] ^= true;
+                "key that is not attempted, or goes on"
+            }
+            _ => {
+                (self.broker.postponed_keys, self.broker.blocked_keys) = ([false; KEYS], [false; KEYS]);
+                "keys that are put off no more"
+            }
+        };
+        self.count(what);
+        self.say(|| format!("{what}: k{of}"));
     }
 
     fn break_relay(&mut self) -> Judged {

@@ -85,6 +85,7 @@ sabotages! {
     OutageCounts: "an outage counts as a failure of the message",
     BlockedCounts: "a message that was blocked counts as failed",
     SilenceCounts: "a message of which nothing was heard counts as failed",
+    PostponedCounts: "a message that was postponed counts as failed",
     StaysMixed: "a batch of an earlier stay of a key counts as one of this stay",
     RemovesWhatStopped: "a message that stopped is removed with those before it",
     SettlesWithoutId: "the store removes by position alone",

@@ -24,6 +24,9 @@ const WHATS: &[&str] = &[
     "database clock set forward",
     "database restored from a backup",
     "key that hangs, or goes on",
+    "key that is not attempted, or goes on",
+    "key that is postponed, or goes on",
+    "keys that are put off no more",
     "keys that all go on",
     "marks restored from a backup",
     "message",
@@ -44,6 +47,7 @@ const WHATS: &[&str] = &[
     "publish of unknown outcome",
     "publish that fails",
     "publish that hangs",
+    "publish that is postponed",
     "publish to what is not available",
     "publisher that dies",
     "relay that is killed",
@@ -139,7 +143,7 @@ holds! {
 #[test]
 fn everything_goes_wrong_that_may() {
     let mut counts = std::collections::BTreeMap::new();
-    for seed in 0..300 {
+    for seed in 0..400 {
         for (what, count) in run(&Plan::new(seed), false).counts {
             *counts.entry(what).or_insert(0) += count;
         }
@@ -241,6 +245,7 @@ finds! {
     finds_outage_counts: OutageCounts,
     finds_blocked_counts: BlockedCounts from 700,
     finds_silence_counts: SilenceCounts,
+    finds_postponed_counts: PostponedCounts,
     finds_stays_mixed: StaysMixed,
     finds_removes_what_stopped: RemovesWhatStopped,
     finds_settles_without_id: SettlesWithoutId from 550,
