@@ -41,13 +41,17 @@ impl BacklogJob {
     }
 }
 
-/// Checks a transport that counts as unavailable while this relay owns no buckets.
+/// Checks a transport that counts as unavailable while this relay owns no buckets, or has nothing
+/// to send.
 ///
-/// Relays whose transport is unavailable lose their buckets to others. Without buckets, no batch
-/// would tell such a relay that its transport is back.
+/// Relays whose transport is unavailable lose their buckets to others. Without buckets or messages,
+/// no batch would tell such a relay that its transport is back.
 async fn check_transport(context: &Context) {
-    let is_idle = context.counters.buckets.load(Ordering::Relaxed) == 0;
-    if !is_idle || context.breaker().away_since().is_none() {
+    let breaker = *context.breaker();
+    let owns_none = context.counters.buckets.load(Ordering::Relaxed) == 0;
+    // A transport that answers a check may still answer no batch.
+    let is_idle = context.in_flight().0 == 0 && breaker.is_said_to_be_away();
+    if breaker.away_since().is_none() || !(owns_none || is_idle) {
         return;
     }
     let check = context.transport.check();

@@ -60,6 +60,25 @@ async fn an_outage_degrades_then_fails_then_is_over() {
     within(S * 12, || relay.health().status == Status::Healthy).await;
 }
 
+/// No batch would tell that the transport is back.
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_over_though_nothing_is_left_to_be_sent() {
+    let world = World::new();
+    let rig = world.rig();
+    let relay = rig.relay().start().await.unwrap();
+    rig.transport.go_down();
+    world.append([message("a")]).await;
+    within(S * 20, || says(&relay, Status::Unhealthy, "the transport has been unavailable for")).await;
+    world.store.pause(&route(), Some(&topic("orders"))).await.unwrap();
+    tokio::time::sleep(S * 15).await;
+    assert!(says(&relay, Status::Unhealthy, "the transport has been unavailable for"), "it lasts");
+    rig.transport.come_back();
+    let is_outage = |reason: &Reason| reason.kind == ReasonKind::Outage;
+    within(S * 30, || !relay.health().reasons.iter().any(is_outage)).await;
+    world.store.resume(&route(), Some(&topic("orders"))).await.unwrap();
+    world.drained(S * 10).await;
+}
+
 /// A handler of a web server, for example, has no handle to stop the relay.
 #[tokio::test(start_paused = true)]
 async fn an_observer_sees_what_the_handle_sees_and_outlives_it() {
