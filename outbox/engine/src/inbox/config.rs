@@ -196,8 +196,9 @@ pub struct InboxConfig {
     pub unhealthy_age: Duration,
     /// Maximum time that a message waits in the store for a newer program when this one is too old
     /// for it: its type has no handler ([`UnknownType::Wait`]), its schema version is newer, or its
-    /// handler says so ([`HandlerFailure::too_new`](super::HandlerFailure::too_new)). Then it
-    /// becomes a dead letter. At most 30 days. Default 1 hour.
+    /// handler says so ([`HandlerFailure::too_new`](super::HandlerFailure::too_new)). It begins
+    /// with the first attempt of this process. Then the message becomes a dead letter. At most 30
+    /// days. Default 1 hour.
     #[serde(with = "outbox_contract::duration")]
     pub wait_for_upgrade: Duration,
     /// Retry policy of stored messages that fail, with rules for classes of handlers' failures and

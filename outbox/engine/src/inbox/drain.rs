@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::config::{InboxConfig, Mode};
 use super::core::conflicts::Conflicts;
+use super::core::meetings::Meetings;
 use super::foreign::Mapper;
 use super::process::{Errand, Origin, Process, Work};
 use super::stats::Counters;
@@ -38,6 +39,8 @@ pub(crate) struct Drain {
     all_suspects: bool,
     // Held while one verdict is looked at.
     conflicts: Mutex<Conflicts>,
+    // The same.
+    meetings: Mutex<Meetings>,
 }
 
 impl Drain {
@@ -51,6 +54,7 @@ impl Drain {
             mapper: None,
             all_suspects: config.mode == Mode::Direct,
             conflicts: Mutex::default(),
+            meetings: Mutex::default(),
         }
     }
 
@@ -71,7 +75,9 @@ impl Drain {
             Verdict::Rejected(failure) => Outcome::Rejected(failure),
             Verdict::TooNew(failure) => {
                 self.giving_way.met();
-                postponed(waited, self.wait_for_upgrade, failure)
+                // Its age counts only from when this program met it.
+                let known = self.meetings().met(id, Instant::now());
+                postponed(waited.min(known), self.wait_for_upgrade, failure)
             }
             Verdict::Again(failure) => {
                 let has_failed = self.conflicts().met(id, false, self.counters.handled());
@@ -89,6 +95,9 @@ impl Drain {
             Verdict::NotTried => return Outcome::Blocked,
         };
         self.conflicts().over(id);
+        if !matches!(outcome, Outcome::Postponed(..)) {
+            self.meetings().over(id);
+        }
         outcome
     }
 
@@ -125,6 +134,10 @@ impl Drain {
 
     fn conflicts(&self) -> MutexGuard<'_, Conflicts> {
         self.conflicts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn meetings(&self) -> MutexGuard<'_, Meetings> {
+        self.meetings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -43,6 +43,7 @@ mod event;
 mod intake;
 mod key;
 mod lines;
+pub(crate) mod meetings;
 mod outcomes;
 mod ownership;
 

@@ -4,7 +4,7 @@ use outbox_contract::admin::Filter;
 use outbox_contract::{
     Admin as _, Bytes, Codec, CodecError, DomainEvent, EventType, Json, Message, Outbox, Timestamp,
 };
-use outbox_engine::{HandlerContext, HandlerError, HandlerOptions, StartError};
+use outbox_engine::{HandlerContext, HandlerError, HandlerOptions, Mode, StartError};
 use outbox_testkit::TestClock;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -140,6 +140,26 @@ async fn what_is_newer_than_the_program_waits_by_the_clock_of_the_database() {
         within(S * 120, || world.tables.snapshot().dead == 1).await;
         assert!(inbox.stop(S * 30).await);
     }
+}
+
+/// A backlog says nothing of newer programs: this one has only just met the message.
+#[tokio::test(start_paused = true)]
+async fn what_is_newer_than_the_program_waits_from_its_first_attempt_on() {
+    let world = World::new();
+    let receiver = world.bare().topic("orders").mode(Mode::Receive).start().await.unwrap();
+    world.feed.send(of_version(4, "{}"));
+    within(S * 10, || world.stored() == 1).await;
+    assert!(receiver.stop(S * 30).await);
+    tokio::time::sleep(S * 7_200).await;
+
+    let hour = S * 3_600;
+    let older = world.bare().on(note).mode(Mode::Handle).wait_for_upgrade(hour).start().await.unwrap();
+    within(S * 10, || world.tables.snapshot().failing_keys == 1).await;
+    tokio::time::sleep(S * 3_000).await;
+    let tables = world.tables.snapshot();
+    assert_eq!((tables.failing_keys, tables.dead), (1, 0), "it was met less than an hour ago");
+    within(S * 700, || world.tables.snapshot().dead == 1).await;
+    assert!(older.stop(S * 30).await);
 }
 
 /// JSON from its end to its beginning.
