@@ -155,7 +155,10 @@ impl Core {
         }
         let (messages, bytes) = self.table.credit.room_for_content();
         // The end of a retry triggers the next query.
-        let (max_keys, max_bytes) = self.due.room()?;
+        let Some((max_keys, max_bytes)) = self.due.room() else {
+            self.postpone_blocked();
+            return None;
+        };
         if self.table.credit.room().0 == 0 {
             self.looking.starved = true;
             return None;

@@ -40,7 +40,7 @@ impl Core {
     ///
     /// It drops the messages behind those that are unanswered or in transition. Then it parks
     /// silent messages, even if no other message was delivered meanwhile: they hold the room that
-    /// others would need to prove that the broker works.
+    /// others would need to prove that the broker works. Blocked ones are parked last.
     pub(super) fn shed(&mut self) {
         if self.breaker.is_said_to_be_away() {
             return;
@@ -74,6 +74,7 @@ impl Core {
                 Failure::new("silent", "no answer, and other keys had no room; not counted as an attempt");
             self.failed(key, row, false, failure, Verdict::Silent(rest));
         }
+        self.set_blocked_aside();
     }
 
     /// Drops everything of buckets that this relay lost. Nothing of them is read again, and

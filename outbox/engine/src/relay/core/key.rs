@@ -49,8 +49,8 @@ pub(super) enum Verdict {
     /// No answer, while other messages were delivered. It counts as no attempt. The message is
     /// parked, and retried after this time.
     Silent(Duration),
-    /// This program can't deliver it, and another may. It counts as no attempt. The message is
-    /// parked, and retried after this time.
+    /// It can't be delivered now, or only by another program. It counts as no attempt. The message
+    /// is parked, and retried after this time.
     Postponed(Duration),
 }
 
@@ -165,6 +165,8 @@ pub(super) struct KeyState {
     /// Number of messages that the core had delivered at the last of these attempts; before the
     /// first, when the suspect message was taken.
     pub(super) delivered_by_then: u64,
+    /// True if its first message went to the transport, which did not attempt it.
+    pub(super) blocked: bool,
 }
 
 /// Divisor of the limit of messages per key until one of its messages has left the store.
@@ -195,6 +197,7 @@ impl KeyState {
             as_of: 0,
             unknown: 0,
             delivered_by_then: 0,
+            blocked: false,
         }
     }
 

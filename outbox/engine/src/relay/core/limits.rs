@@ -36,6 +36,9 @@ pub(crate) struct Limits {
     pub(crate) walk: i64,
     /// Maximum number of rows that one transition moves.
     pub(crate) rows_per_transition: usize,
+    /// True if blocked keys make room for others: of the relay of an inbox, whose handlers block
+    /// their keys for as long as what they need is away. Brokers do so for a moment.
+    pub(crate) blocked_leave: bool,
     /// First delay after an unknown outcome or an outage.
     pub(crate) first_delay: Duration,
     /// Maximum of such a delay.
@@ -71,6 +74,7 @@ impl Limits {
             silent_publishers: config.lanes,
             walk: i64::try_from(config.fetch_batch).unwrap_or(i64::MAX).saturating_mul(WALK),
             rows_per_transition: ROWS_PER_TRANSITION,
+            blocked_leave: config.is_steady,
             first_delay: config.outage_first_delay,
             max_delay: config.outage_max_delay,
             publish_timeout: config.publish_timeout,

@@ -29,6 +29,7 @@ use outbox_contract::backend::{Fetched, Ordering, Position, RelayId};
 use outbox_contract::{KeyId, RetryPolicy, Route};
 
 use batches::Batches;
+use blocked::BlockedKeys;
 use breaker::Breaker;
 use credit::Credit;
 use due::DueKeys;
@@ -48,6 +49,7 @@ use table::{KeyRef, Table};
 use topics::Topics;
 
 mod batches;
+mod blocked;
 pub(crate) mod breaker;
 mod credit;
 mod due;
@@ -104,6 +106,7 @@ pub(crate) struct Core {
     looking: Looking,
     below: LookBelow,
     due: DueKeys,
+    blocked_keys: BlockedKeys,
     topics: Topics,
     breaker: Breaker,
     leases: Leases,
@@ -180,6 +183,7 @@ impl Core {
             looking: Looking::new(limits.idle_poll),
             below: LookBelow::default(),
             due: DueKeys::of(&limits),
+            blocked_keys: BlockedKeys::default(),
             topics: Topics::new(limits.first_delay, limits.max_delay, limits.publish_timeout),
             breaker,
             leases: Leases::default(),

@@ -207,7 +207,7 @@ impl Core {
     fn went_through(&mut self, sent: &Sent) {
         self.counts.delivered += 1;
         let Some(state) = self.table.get_mut(sent.key) else { return };
-        state.unknown = 0;
+        (state.unknown, state.blocked) = (0, false);
         if !self.silent.is_empty() {
             self.silent.remove(&state.name);
         }
@@ -248,6 +248,9 @@ impl Core {
     ) {
         let Some(state) = self.table.get_mut(key) else { return };
         let topic = state.name.topic.clone();
+        if outcome != Some(Outcome::Blocked) {
+            state.blocked = false;
+        }
         if let Some(Outcome::Unavailable(Unavailable::Topic, failure)) = outcome {
             state.forget = false;
             return self.topic_is_broken(key, &topic, failure);
@@ -279,11 +282,7 @@ impl Core {
                 let failure = Failure::new("silent", "as the model has it");
                 self.failed(key, row, parked, failure, Verdict::Failed);
             }
-            Some(Outcome::Blocked) => {
-                // Not sent, so no fault of the message.
-                let rest = self.limits.first_delay.mul_f64(self.draws.f64());
-                self.rest(key, rest);
-            }
+            Some(Outcome::Blocked) => self.blocked(key),
             Some(Outcome::Unknown(_) | Outcome::Delivered) | None => self.unknown(key, row, parked, back),
         }
     }

@@ -293,7 +293,7 @@ impl Core {
         if let Some(state) = self.table.get_mut(key) {
             state.is_failing = true;
             // Suspicion is recorded for the key, beyond this stay.
-            (state.unknown, state.moves) = (0, true);
+            (state.unknown, state.blocked, state.moves) = (0, false, true);
         }
     }
 

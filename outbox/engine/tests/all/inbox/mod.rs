@@ -15,6 +15,7 @@ mod environment;
 mod failing;
 mod giving_way;
 mod life;
+mod making_room;
 mod metrics;
 mod panics;
 mod problems;

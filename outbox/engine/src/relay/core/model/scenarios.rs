@@ -15,6 +15,7 @@ use super::super::{Answer, Command, Core, Event, Limits, PublishCommand, Questio
 use super::cast::{SLOTS, bucket, bucket_at, stored, stripe_of, the_key};
 use crate::relay::config::RelayConfig;
 
+mod blocked;
 mod due_keys;
 
 const MS: Duration = Duration::from_millis(1);

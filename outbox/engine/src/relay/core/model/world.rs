@@ -309,6 +309,7 @@ fn policy(random: &mut fastrand::Rng) -> RetryPolicy {
 fn limits(random: &mut fastrand::Rng) -> Limits {
     let max_in_flight = random.usize(4..24);
     Limits {
+        blocked_leave: true,
         fetch_rows: random.usize(1..8),
         fetch_bytes: usize::MAX >> 2,
         max_in_flight,

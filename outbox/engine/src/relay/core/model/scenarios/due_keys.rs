@@ -9,7 +9,7 @@ use super::*;
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Message of a key that is none of the cast's.
-fn of_another_key(number: usize) -> Arc<Stored> {
+pub(super) fn of_another_key(number: usize) -> Arc<Stored> {
     let mut stored = row(i64::try_from(number).unwrap() + 1, number % SLOTS);
     Arc::make_mut(&mut stored).message.key = Some(Key::new(format!("key-{number}")).unwrap());
     stored
