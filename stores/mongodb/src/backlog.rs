@@ -33,12 +33,14 @@ pub(crate) async fn backlog(database: &Database, route: &Route) -> Result<Backlo
     let scheduled = database.scheduled();
     let due = scheduled.find_one(due).sort(doc! { "due_at": 1, "turn": 1 }).session(&mut session).await?;
     let due = due.and_then(|due| number(&due, "due_at"));
-    let oldest = [hot.oldest, parked.oldest, due].into_iter().flatten().min();
+    let oldest = hot.oldest.into_iter().chain(due).min();
+    let age =
+        |oldest: i64| Duration::from_micros(u64::try_from(now.saturating_sub(oldest)).unwrap_or_default());
     let mut backlog = Backlog::default();
     backlog.pending = hot.count;
     backlog.pending_is_at_least = i64::try_from(hot.count).unwrap_or(i64::MAX) >= limit;
-    backlog.oldest_age = oldest
-        .map(|oldest| Duration::from_micros(u64::try_from(now.saturating_sub(oldest)).unwrap_or_default()));
+    backlog.oldest_pending_age = oldest.map(age);
+    backlog.oldest_age = oldest.into_iter().chain(parked.oldest).min().map(age);
     backlog.parked = parked.count;
     backlog.retrying_keys = keys.count.saturating_sub(held);
     backlog.held_keys = held;

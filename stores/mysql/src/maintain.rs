@@ -79,12 +79,15 @@ pub(crate) async fn backlog(
         row.try_get_unchecked::<i64, _>(column).map(|count| u64::try_from(count).unwrap_or_default())
     };
     let now: i64 = row.try_get_unchecked(10)?;
-    let oldest: [Option<i64>; 3] =
+    let [hot, parked, due]: [Option<i64>; 3] =
         [row.try_get_unchecked(1)?, row.try_get_unchecked(2)?, row.try_get_unchecked(9)?];
+    let oldest = hot.into_iter().chain(due).min();
+    let age = |oldest: i64| span(now.saturating_sub(oldest));
     let mut backlog = Backlog::default();
     backlog.pending = count(0)?;
     backlog.pending_is_at_least = backlog.pending >= u64::from(counting_limit);
-    backlog.oldest_age = oldest.into_iter().flatten().min().map(|oldest| span(now.saturating_sub(oldest)));
+    backlog.oldest_pending_age = oldest.map(age);
+    backlog.oldest_age = oldest.into_iter().chain(parked).min().map(age);
     backlog.parked = count(3)?;
     backlog.retrying_keys = count(4)?;
     backlog.held_keys = count(5)?;

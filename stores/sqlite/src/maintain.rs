@@ -65,12 +65,15 @@ pub(crate) async fn backlog(
     let count =
         |column: &str| row.try_get::<i64, _>(column).map(|count| u64::try_from(count).unwrap_or_default());
     let now: i64 = row.try_get("now")?;
-    let oldest: [Option<i64>; 3] =
-        [row.try_get("oldest_hot")?, row.try_get("oldest_parked")?, row.try_get("oldest_due")?];
+    let oldest: [Option<i64>; 2] = [row.try_get("oldest_hot")?, row.try_get("oldest_due")?];
+    let oldest = oldest.into_iter().flatten().min();
+    let age = |oldest: i64| span(now.saturating_sub(oldest));
     let mut backlog = Backlog::default();
     backlog.pending = count("pending")?;
     backlog.pending_is_at_least = count("looked")? >= u64::from(counting_limit);
-    backlog.oldest_age = oldest.into_iter().flatten().min().map(|oldest| span(now.saturating_sub(oldest)));
+    backlog.oldest_pending_age = oldest.map(age);
+    backlog.oldest_age =
+        oldest.into_iter().chain(row.try_get::<Option<i64>, _>("oldest_parked")?).min().map(age);
     backlog.parked = count("parked")?;
     backlog.retrying_keys = count("retrying_keys")?;
     backlog.held_keys = count("held_keys")?;

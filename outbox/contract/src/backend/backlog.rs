@@ -14,6 +14,9 @@ pub struct Backlog {
     /// Age of the oldest hot or parked message, or the time since a scheduled one became due, by
     /// the database's clock. `None`: no message waits.
     pub oldest_age: Option<Duration>,
+    /// The same without the parked messages of failing and held keys: age of the oldest message that
+    /// a relay may publish.
+    pub oldest_pending_age: Option<Duration>,
     /// Number of parked messages of failing keys, the failing ones included.
     pub parked: u64,
     /// Number of failing keys that the relay will retry.

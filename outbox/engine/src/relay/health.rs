@@ -17,8 +17,8 @@ const MAX_NAMED: usize = 20;
 pub enum Status {
     /// The relay works.
     Healthy,
-    /// The relay works, but something needs attention: a held key, a dead letter, a topic or
-    /// transport that is unavailable, messages of a route that no running relay serves, or messages
+    /// The relay works, but something needs attention: a held key, one that keeps failing, a dead
+    /// letter, a topic or transport that is unavailable, messages of a route that no running relay serves, or messages
     /// below the position up to which the relay had read.
     Degraded,
     /// Messages are not delivered.
@@ -153,13 +153,18 @@ impl Health {
 
     fn examine_backlog(&mut self, context: &Context, backlog: &Backlog) {
         let route = &context.route;
-        if let Some(age) = backlog.oldest_age
-            && age > context.config.unhealthy_age
-        {
+        let is_old = |age: &Duration| *age > context.config.unhealthy_age;
+        if let Some(age) = backlog.oldest_pending_age.filter(is_old) {
             self.add(
                 Status::Unhealthy,
                 ReasonKind::OldestAge,
                 format!("route {route}: the oldest message has been waiting for {age:.1?}"),
+            );
+        } else if let Some(age) = backlog.oldest_age.filter(is_old) {
+            self.add(
+                Status::Degraded,
+                ReasonKind::OldestAge,
+                format!("route {route}: the oldest message of failing keys has been waiting for {age:.1?}"),
             );
         }
         if backlog.held_keys > 0 {

@@ -134,12 +134,14 @@ pub async fn the_backlog_counts_what_is_to_be_published<H: StoreHarness>(harness
     assert_eq!(pending().await, 2);
 }
 
-/// Promise P9: the age of the oldest message that waits, hot or parked, by the database's clock.
+/// Promise P9: the age of the oldest message that waits, hot or parked, by the database's clock; and
+/// that of the oldest one that is not parked.
 pub async fn the_age_of_the_oldest_message_is_known<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
-    let age = async || store.backlog(&relay.route).await.expect("the backlog is counted").oldest_age;
-    assert_eq!(age().await, None);
+    let backlog = async || store.backlog(&relay.route).await.expect("the backlog is counted");
+    let age = async || backlog().await.oldest_age;
+    assert_eq!((age().await, backlog().await.oldest_pending_age), (None, None));
     // Its own clock says 1970: that is not how long it has waited.
     write(&*store, [message("orders", "a").with_occurred_at(Timestamp::from_micros(0))]).await;
     let parked = relay.read().await;
@@ -148,10 +150,13 @@ pub async fn the_age_of_the_oldest_message_is_known<H: StoreHarness>(harness: &H
     write(&*store, [message("orders", "b")]).await;
     let hot = age().await.expect("two wait");
     assert!(hot >= OLDER && hot < Duration::from_secs(100), "{hot:?}");
+    assert!(backlog().await.oldest_pending_age >= Some(hot), "it is not parked");
 
     let version = relay.fail(&parked, NOW).await;
     let still = age().await.expect("two wait");
     assert!(still >= hot, "a parked message waits as well: {still:?} after {hot:?}");
+    let pending = backlog().await.oldest_pending_age.expect("one is not parked");
+    assert!(pending < since.elapsed() + OLDER / 2, "no relay may publish the parked one: {pending:?}");
     relay.step(&parked[0].message.key_id(), Some(version), bury_step(&parked[0], "exhausted")).await;
     let younger = age().await.expect("one waits");
     assert!(
@@ -172,6 +177,8 @@ pub async fn the_age_of_what_is_overdue_is_known<H: StoreHarness>(harness: &H) {
     write(&*store, [at("orders", now), later, at("audit", now).by(route("audit"))]).await;
     harness.advance(OLDER).await;
     let overdue = age().await.expect("one is due");
+    let pending = store.backlog(&relay.route).await.expect("the backlog is counted").oldest_pending_age;
+    assert!(pending >= Some(overdue), "it is not parked: {pending:?}");
     assert!(overdue >= OLDER && overdue < Duration::from_secs(100), "{overdue:?}");
     let since = Instant::now();
     store.maintain(100).await.expect("maintained");

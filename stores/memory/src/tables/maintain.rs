@@ -39,6 +39,7 @@ impl Tables {
         let overdue =
             self.scheduled.first_of(route).filter(|due_at| *due_at <= now).map(|due_at| now.since(due_at));
         backlog.oldest_age = backlog.oldest_age.max(overdue);
+        backlog.oldest_pending_age = backlog.oldest_pending_age.max(overdue);
         backlog
     }
 

@@ -91,6 +91,7 @@ impl RouteTables {
         // In stripes, what stands first need not be the oldest.
         let first = if self.stripes.is_empty() { 1 } else { usize::MAX };
         let mut oldest = self.hot.values().take(first).map(|stored| stored.appended_at).min();
+        backlog.oldest_pending_age = oldest.map(|oldest| now.since(oldest));
         for row in self.keys.rows().values() {
             backlog.held_keys += u64::from(row.state.held);
             backlog.retrying_keys += u64::from(!row.state.held);

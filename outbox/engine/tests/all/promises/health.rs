@@ -19,6 +19,7 @@ const KINDS: &[(&str, ReasonKind)] = &[
     ("the transport has been unavailable", ReasonKind::Outage),
     ("1 held keys", ReasonKind::HeldKeys),
     ("the oldest message has been waiting", ReasonKind::OldestAge),
+    ("the oldest message of failing keys has been waiting", ReasonKind::OldestAge),
     ("1 dead letters", ReasonKind::DeadLetters),
     ("2 dead letters", ReasonKind::DeadLetters),
     ("topic broken is not published", ReasonKind::Topic),
@@ -107,10 +108,31 @@ async fn a_held_key_degrades_until_it_is_released() {
     let hold = RetryPolicy { max_attempts: 1, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
     let relay = rig.relay().retry(hold).start().await.unwrap();
     within(S * 10, || says(&relay, Status::Degraded, "1 held keys wait for an operator")).await;
-    within(S * 70, || says(&relay, Status::Unhealthy, "the oldest message has been waiting for")).await;
+    within(S * 70, || says(&relay, Status::Degraded, "the oldest message of failing keys has been waiting"))
+        .await;
+    tokio::time::sleep(S * 600).await;
+    assert_eq!(relay.health().status, Status::Degraded, "however long: {:?}", relay.health());
     rig.transport.calm();
     world.store.release(&route(), &key_id("a")).await.unwrap();
     within(S * 15, || relay.health().status == Status::Healthy).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_retried_for_long_degrades_and_does_not_hide_other_messages_that_wait() {
+    let world = World::new();
+    let rig = world.rig();
+    let ids = world.append([message("a")]).await;
+    rig.transport.inject(ids[0], Fault::Failed);
+    let retry = RetryPolicy { max_attempts: 1_000, ..RetryPolicy::default() };
+    let relay = rig.relay().retry(retry).start().await.unwrap();
+    let failing = "the oldest message of failing keys has been waiting";
+    within(S * 80, || says(&relay, Status::Degraded, failing)).await;
+    tokio::time::sleep(S * 600).await;
+    assert!(says(&relay, Status::Degraded, failing), "however long: {:?}", relay.health());
+    world.store.pause(&route(), None).await.unwrap();
+    tokio::time::sleep(S * 20).await;
+    world.append([message("b")]).await;
+    within(S * 80, || says(&relay, Status::Unhealthy, "the oldest message has been waiting for")).await;
 }
 
 #[tokio::test(start_paused = true)]

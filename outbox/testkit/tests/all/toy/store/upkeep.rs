@@ -83,7 +83,9 @@ impl Tables {
         let unowned = buckets.iter().filter(|bucket| tables.owner(**bucket, now).is_none());
         backlog.unowned_buckets = unowned.count() as u64;
         let overdue = due_times.into_iter().filter(|due_at| *due_at <= now);
-        let oldest = waiting().map(|stored| stored.appended_at).chain(overdue).min();
+        let pending = tables.hot.values().map(|stored| stored.appended_at).chain(overdue).min();
+        backlog.oldest_pending_age = pending.map(|oldest| now.since(oldest));
+        let oldest = pending.into_iter().chain(parked().map(|stored| stored.appended_at)).min();
         backlog.oldest_age = oldest.map(|oldest| now.since(oldest));
         backlog
     }
