@@ -1,7 +1,7 @@
 //! Fetching: limits, windows, parts, flags; only under the caller's unexpired lease; never a
 //! message that was settled before.
 
-use outbox_contract::Store;
+use outbox_contract::{Outgoing, Store};
 use outbox_contract::backend::{
     Bucket, BucketSet, FetchRequest, FetchedRow, Ordering, Position, RelayId, Scope,
 };
@@ -88,6 +88,41 @@ pub async fn a_fetch_says_how_far_it_has_looked<H: StoreHarness>(harness: &H) {
         Position::START,
         "a relay without leases sees nothing"
     );
+}
+
+/// A fetch that finds nothing behind its cursor is complete, whatever stands at or below it, and
+/// however many positions there were before. A relay repeats one that says otherwise at once.
+pub async fn a_fetch_behind_the_last_row_is_complete<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let of_no_relay = Outgoing::from(message("orders", "a")).by(route("attic"));
+    write(&*store, [of_no_relay, message("orders", "a").into()]).await;
+    harness.set_last_position(1_000_000_000).await;
+    write(&*store, messages("orders", "a", 2)).await;
+
+    let mut request = relay.fetch_request();
+    let mut found = Vec::new();
+    // Each may be cut short in front of the distant rows, and continues behind the one before it.
+    for fetches in 1.. {
+        assert!(fetches <= 10, "it came no further than {}", request.after);
+        let fetched = relay.fetch_with(&request).await;
+        request.after = fetched.rows.last().map_or(request.after, FetchedRow::position);
+        found.extend(fetched.rows.into_iter().filter(|row| !matches!(row, FetchedRow::Muted(_))));
+        if !fetched.full {
+            break;
+        }
+    }
+    let in_flight: Vec<Position> = found.iter().map(FetchedRow::position).collect();
+    assert_eq!(in_flight.len(), 3, "{found:?}");
+    let last = in_flight[2];
+    let (mut window, mut busy) = (request.clone(), request.clone());
+    window.until = last;
+    busy.except = in_flight.into_iter().collect();
+    for request in [request, window, busy] {
+        let behind = relay.fetch_with(&request).await;
+        assert!(behind.rows.is_empty() && !behind.full, "behind {last}, {request:?}: {behind:?}");
+        assert!(behind.reached == Position::START || behind.reached >= last, "{} and {last}", behind.reached);
+    }
 }
 
 /// Rows in flight are left out in the statement itself: they use up neither the limit of rows nor

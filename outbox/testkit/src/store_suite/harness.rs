@@ -55,6 +55,14 @@ pub trait StoreHarness: Send + Sync + Sized + 'static {
         async { false }
     }
 
+    /// Makes the database count positions on from this one: as after that many appends or, where it
+    /// is lower than the last, as after an import or a restore. Returns true if it was done; by
+    /// default it can't be, as where a position is a time of the clock.
+    fn set_last_position(&self, last: i64) -> impl Future<Output = bool> + Send {
+        let _ = last;
+        async { false }
+    }
+
     /// Makes every handled id older by this much, as if that time had passed with nothing handled.
     /// By default lets the time pass, which takes days against a real database: there, set back the
     /// times in its table. In paused time, allow for it with [`max_time`](Self::max_time).

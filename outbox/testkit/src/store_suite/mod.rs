@@ -126,6 +126,7 @@ macro_rules! __store_properties {
                 a_fetch_stops_at_its_limit_of_bytes
                 the_first_row_comes_whatever_it_has
                 a_fetch_says_how_far_it_has_looked
+                a_fetch_behind_the_last_row_is_complete
                 rows_in_flight_count_for_nothing
                 thousands_of_rows_in_flight_are_left_out
                 a_window_leaves_out_what_is_before_and_behind_it

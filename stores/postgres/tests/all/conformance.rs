@@ -79,6 +79,12 @@ macro_rules! on {
                     true
                 }
 
+                async fn set_last_position(&self, last: i64) -> bool {
+                    let set = sqlx::query("select setval('outbox_message_position', $1 + 1, false)").bind(last);
+                    set.execute(self.store.pool()).await.expect("the sequence is there");
+                    true
+                }
+
                 async fn age_handled_ids(&self, by: Duration) {
                     age_handled_ids(&self.store, by).await;
                 }

@@ -7,7 +7,7 @@
 -- and up to the limit; the outer one reads content. The last row, of state 3, gives in size the
 -- position up to which the fetch has looked: the end, or the row without a bucket; 0 if the relay
 -- does not hold all ?14 buckets, which each row tells in lapsed. At most ?15 positions are scanned, from the first row on: if there
--- is more behind them, the last row is of state 4.
+-- is more behind them, the last row is of state 4. Rows up to ?6 are not counted as more.
 with held as materialized (
     select l.bucket
     from outbox_relay r
@@ -52,8 +52,8 @@ from (
 ) page
 cross join outbox_message m on m.position = page.position
 union all
-select null, case when b.walk < min(b.asked, (select max(position) from outbox_message)) then 4 else 3 end,
-       case when b.walk < min(b.asked, (select max(position) from outbox_message)) then b.walk
+select null, case when b.walk < min(b.asked, (select max(position) from outbox_message where position > ?6)) then 4 else 3 end,
+       case when b.walk < min(b.asked, (select max(position) from outbox_message where position > ?6)) then b.walk
             when not b.lapsed
             then min(?7, coalesce((select min(u.position) - 1 from outbox_message u where u.bucket is null),
                                   (select max(position) from outbox_message), 0))

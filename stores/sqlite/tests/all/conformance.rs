@@ -35,6 +35,12 @@ async fn refuse_audit(store: &SqliteStore) {
     away.execute(store.pool()).await.expect("the table is there");
 }
 
+async fn set_last_position(store: &SqliteStore, last: i64) {
+    let update = sqlx::query("update sqlite_sequence set seq = ? where name = 'outbox_message'").bind(last);
+    let changed = update.execute(store.pool()).await.expect("the table is there").rows_affected();
+    assert_eq!(changed, 1, "a message was appended before");
+}
+
 mod file {
     use super::*;
 
@@ -75,6 +81,11 @@ mod file {
             true
         }
 
+        async fn set_last_position(&self, last: i64) -> bool {
+            set_last_position(&self.store, last).await;
+            true
+        }
+
         async fn age_handled_ids(&self, by: Duration) {
             age_handled_ids(&self.store, by).await;
         }
@@ -107,6 +118,11 @@ mod in_memory {
 
         async fn refuse_audit(&self) -> bool {
             refuse_audit(&self.0).await;
+            true
+        }
+
+        async fn set_last_position(&self, last: i64) -> bool {
+            set_last_position(&self.0, last).await;
             true
         }
 
