@@ -8,9 +8,10 @@ use sqlx::postgres::PgConnection;
 
 use crate::check::named;
 
-/// Permissions that a relay needs on each table.
+/// Privileges that a relay needs on each table and sequence. A message that is due moves to
+/// `outbox_message`, and each step of a failing key takes a version.
 const NEEDED: &[(&str, &str)] = &[
-    ("outbox_message", "select,delete"),
+    ("outbox_message", "select,insert,delete"),
     ("outbox_key", "select,insert,update,delete"),
     ("outbox_parked", "select,insert,delete"),
     ("outbox_dead", "select,insert"),
@@ -23,12 +24,15 @@ const NEEDED: &[(&str, &str)] = &[
     ("outbox_audit", "select,insert,delete"),
     ("outbox_handled", "select,delete"),
     ("outbox_history", "select,insert"),
-    ("outbox_message_position", "select"),
+    ("outbox_message_position", "select,usage"),
+    ("outbox_key_version", "usage"),
 ];
 
-/// Further privileges of a relay that keeps a history. It removes rows of the default partition by
-/// its own name, and privileges on the whole history do not cover that.
-const NEEDED_FOR_HISTORY: &[(&str, &str)] = &[("outbox_history_rest", "select,delete")];
+/// Further privileges of a relay that keeps a history: each settlement takes numbers. It removes
+/// rows of the default partition by its own name, and privileges on the whole history do not cover
+/// that.
+const NEEDED_FOR_HISTORY: &[(&str, &str)] =
+    &[("outbox_history_rest", "select,delete"), ("outbox_history_number", "usage")];
 
 /// Returns the reasons why this role can't see or change a relay's rows, as text; empty if there
 /// are none.
@@ -41,10 +45,13 @@ pub(crate) async fn hindrances(
     let needed = NEEDED.iter().chain(for_history);
     let (names, privileges): (Vec<String>, Vec<&str>) =
         needed.map(|(name, privileges)| (named(schema, name), *privileges)).unzip();
-    // A missing table is reported elsewhere.
+    // A missing table is reported elsewhere. The next value of a sequence needs one of two privileges.
     let rows = sqlx::query(
         "select n.name, c.relkind::text, row_security_active(c.oid), \
-                array(select p from unnest(string_to_array(n.privileges, ',')) p where not has_table_privilege(c.oid, p)) \
+                array(select p from unnest(string_to_array(n.privileges, ',')) p \
+                      where not case when p <> 'usage' then has_table_privilege(c.oid, p) \
+                                     when c.relkind = 'S' then has_sequence_privilege(c.oid, 'usage, update') \
+                                     else true end) \
          from unnest($1::text[], $2::text[]) n(name, privileges) join pg_class c on c.oid = to_regclass(n.name)",
     )
     .persistent(false)
@@ -69,7 +76,12 @@ pub(crate) async fn hindrances(
         }
         if !missing.is_empty() {
             let missing = missing.join(", ");
-            found.push(format!("this role may not {missing} on {name}: grant {missing} on {name} to it"));
+            found.push(if kind == "S" {
+                let sequence = format!("sequence {name}");
+                format!("this role lacks {missing} on {sequence}: grant {missing} on {sequence} to it")
+            } else {
+                format!("this role may not {missing} on {name}: grant {missing} on {name} to it")
+            });
         }
     }
     Ok(found)

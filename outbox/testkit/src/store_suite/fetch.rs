@@ -1,10 +1,10 @@
 //! Fetching: limits, windows, parts, flags; only under the caller's unexpired lease; never a
 //! message that was settled before.
 
-use outbox_contract::{Outgoing, Store};
 use outbox_contract::backend::{
     Bucket, BucketSet, FetchRequest, FetchedRow, Ordering, Position, RelayId, Scope,
 };
+use outbox_contract::{Outgoing, Store};
 
 use super::StoreHarness;
 use super::support::{

@@ -80,7 +80,8 @@ macro_rules! on {
                 }
 
                 async fn set_last_position(&self, last: i64) -> bool {
-                    let set = sqlx::query("select setval('outbox_message_position', $1 + 1, false)").bind(last);
+                    let set =
+                        sqlx::query("select setval('outbox_message_position', $1 + 1, false)").bind(last);
                     set.execute(self.store.pool()).await.expect("the sequence is there");
                     true
                 }

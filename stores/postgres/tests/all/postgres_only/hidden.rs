@@ -140,7 +140,17 @@ async fn a_role_from_which_rows_are_hidden_is_refused() {
         (
             format!("revoke select on outbox_message_position from {role}"),
             format!("grant select on outbox_message_position to {role}"),
-            ["may not select", "outbox_message_position"],
+            ["grant select on sequence outbox_message_position to it", "outbox_message_position"],
+        ),
+        (
+            format!("revoke usage on outbox_key_version from {role}"),
+            format!("grant usage on outbox_key_version to {role}"),
+            ["lacks usage", "grant usage on sequence outbox_key_version to it"],
+        ),
+        (
+            format!("revoke insert on outbox_message from {role}"),
+            format!("grant insert on outbox_message to {role}"),
+            ["may not insert", "outbox_message"],
         ),
     ] {
         fixture.run(&hide).await;
@@ -171,6 +181,11 @@ async fn a_grant_that_is_missing_on_one_partition_is_named() {
             format!("revoke delete on outbox_history_rest from {role}"),
             format!("grant delete on outbox_history_rest to {role}"),
             "may not delete on outbox_history_rest: grant delete on outbox_history_rest",
+        ),
+        (
+            format!("revoke usage on outbox_history_number from {role}"),
+            format!("grant usage on outbox_history_number to {role}"),
+            "lacks usage on sequence outbox_history_number: grant usage on sequence outbox_history_number",
         ),
         (
             "alter table outbox_history_rest enable row level security".to_owned(),

@@ -13,6 +13,7 @@ mod connections;
 mod faults;
 mod fence;
 mod foreign;
+mod granted;
 mod hidden;
 mod history;
 mod limits;
