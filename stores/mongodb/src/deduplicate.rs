@@ -15,11 +15,8 @@ use crate::append::require_transaction;
 use crate::database::{Database, IS_HANDLED};
 use crate::error::Failed;
 use crate::fetch::range;
-use crate::keys::name as key_name;
 use crate::row::{message_id, row_names, uuid};
-
-/// The most messages of a key that are looked at in one go for the first that is not handled.
-const MAX_AT_ONCE: i64 = 50;
+use crate::turns::{Inbox, Turns};
 
 fn name(consumer: &Consumer, id: MessageId) -> Document {
     doc! { "consumer": consumer.as_str(), "id": uuid(id.as_uuid()) }
@@ -38,13 +35,20 @@ pub(crate) async fn deduplicate(
     let ids: Vec<MessageId> = messages.iter().map(|message| message.id).collect();
     let mut noted = noted(database, session, consumer, &ids).await?;
     let route = inbox_route(consumer);
-    let waits = noted.len() < ids.len() && anything_waits(database, session, &route).await?;
+    let mut turns = None;
+    if noted.len() < ids.len() && anything_waits(database, session, &route).await? {
+        let open: Vec<&Message> =
+            messages.iter().filter(|message| !noted.contains(&message.id)).copied().collect();
+        turns = Some(Turns::read(Inbox { database, consumer, route: &route }, session, &open).await?);
+    }
     let mut new = Vec::new();
     let mut handled_ids = Vec::with_capacity(messages.len());
     for message in messages {
         let deduplication = if noted.contains(&message.id) {
             Dedup::Duplicate
-        } else if waits && must_go_behind(database, session, (consumer, &route), message, &noted).await? {
+        } else if let Some(turns) = &mut turns
+            && turns.is_behind(session, message, &noted).await?
+        {
             Dedup::OutOfTurn
         } else {
             // A message that is recorded as handled makes way for the one behind it. An id that is
@@ -110,7 +114,7 @@ pub(crate) async fn fence(
 }
 
 /// Returns those of these that the consumer has handled.
-async fn noted(
+pub(crate) async fn noted(
     database: &Database,
     session: &mut ClientSession,
     consumer: &Consumer,
@@ -176,80 +180,6 @@ async fn anything_waits(
     let all = doc! { "_id": range(route.as_str(), Position::START, Position::END) };
     let hot = database.messages().find_one(all).projection(bare).session(session).await?;
     Ok(hot.is_some())
-}
-
-/// Returns true if others of its key wait for the consumer in front of a message that it has not
-/// handled.
-async fn must_go_behind(
-    database: &Database,
-    session: &mut ClientSession,
-    (consumer, route): (&Consumer, &Route),
-    message: &Message,
-    noted: &HashSet<MessageId>,
-) -> Result<bool, Failed> {
-    let key = message.key_id();
-    let (topic, order_key) = (key.topic.as_str(), key.key.as_str());
-    let behind = doc! { "route": route.as_str(), "topic": topic, "order_key": order_key };
-    let parked = Waiting { collection: database.parked(), filter: behind, id: "id", order: "number" };
-    let mut first = parked.first(database, session, consumer, noted).await?;
-    if let (None, Some(key)) = (first, &message.key) {
-        let mut filter = doc! { "_id": range(route.as_str(), Position::START, Position::END) };
-        filter.extend(doc! { "topic": topic, "key": key.as_str() });
-        let hot = Waiting { collection: database.messages(), filter, id: "_id.id", order: "_id" };
-        first = hot.first(database, session, consumer, noted).await?;
-    }
-    if first.is_some_and(|first| first != message.id) {
-        return Ok(true);
-    }
-    let held = doc! { "_id": key_name(route.as_str(), &key), "held": true };
-    Ok(database.keys().find_one(held).session(session).await?.is_some())
-}
-
-/// Messages of a key that wait.
-struct Waiting {
-    collection: mongodb::Collection<Document>,
-    filter: Document,
-    id: &'static str,
-    order: &'static str,
-}
-
-impl Waiting {
-    /// The first that the consumer has not handled.
-    async fn first(
-        &self,
-        database: &Database,
-        session: &mut ClientSession,
-        consumer: &Consumer,
-        handled: &HashSet<MessageId>,
-    ) -> Result<Option<MessageId>, Failed> {
-        let mut passed = 0_u64;
-        loop {
-            let mut cursor = self
-                .collection
-                .find(self.filter.clone())
-                .sort(doc! { self.order: 1 })
-                .projection(doc! { self.id: 1 })
-                .skip(passed)
-                .limit(MAX_AT_ONCE)
-                .session(&mut *session)
-                .await?;
-            let mut ids = Vec::new();
-            while let Some(row) = cursor.next(session).await {
-                let row = row?;
-                let id = row.get("id").or_else(|| row.get_document("_id").ok()?.get("id"));
-                ids.extend(message_id(id));
-                passed += 1;
-            }
-            if ids.is_empty() {
-                return Ok(None);
-            }
-            let noted = noted(database, session, consumer, &ids).await?;
-            let first = ids.into_iter().find(|id| !noted.contains(id) && !handled.contains(id));
-            if first.is_some() {
-                return Ok(first);
-            }
-        }
-    }
 }
 
 /// Returns true if a consumer's handling of a message was committed.

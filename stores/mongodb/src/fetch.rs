@@ -231,7 +231,8 @@ async fn failing(
     key_names(database, session, doc! { "_id": { "$in": names } }, 0).await
 }
 
-async fn key_names(
+/// Names of keys that have a state; `limit` 0: all.
+pub(crate) async fn key_names(
     database: &Database,
     session: &mut ClientSession,
     filter: Document,

@@ -30,6 +30,7 @@ mod store;
 mod stripes;
 mod transaction;
 mod transition;
+mod turns;
 mod unnamed;
 mod unserved;
 mod wakeups;

@@ -184,7 +184,7 @@ impl Raw {
         content_bytes(&self.document)
     }
 
-    fn id(&self) -> Option<MessageId> {
+    pub(crate) fn id(&self) -> Option<MessageId> {
         message_id(self.get("id"))
     }
 

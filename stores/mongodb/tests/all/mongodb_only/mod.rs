@@ -17,3 +17,4 @@ mod requeue;
 mod schedule;
 mod support;
 mod transactions;
+mod turns;
