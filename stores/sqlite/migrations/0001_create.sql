@@ -117,9 +117,10 @@ create table outbox_counter (
 
 insert into outbox_counter (name, value) values ('key_version', 0);
 
--- Messages behind a failing key, with the positions that they had.
+-- Messages behind a failing key, with the positions that they had. Where positions came back, two
+-- messages may have had the same.
 create table outbox_parked (
-    position       integer primary key,
+    position       integer not null,
     id             blob not null,
     route          text not null,
     bucket         integer not null,
@@ -133,7 +134,8 @@ create table outbox_parked (
     payload        blob not null,
     occurred_at    integer not null,
     appended_at    integer not null,
-    parked_at      integer not null
+    parked_at      integer not null,
+    primary key (position, id)
 );
 
 create index outbox_parked_key on outbox_parked (route, topic, order_key, position);

@@ -51,7 +51,7 @@ pub(crate) async fn fence(
         .fetch_all(connection)
         .await?;
     let waiting: HashSet<i64> = waiting.into_iter().collect();
-    Ok(asked.iter().map(|row| waiting.contains(&row.position.0)).collect())
+    Ok((0..).zip(&asked).map(|(at, _)| waiting.contains(&at)).collect())
 }
 
 /// Records messages, in one statement.

@@ -4,11 +4,13 @@
 use std::sync::Arc;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::backend::{Position, RowId};
-use outbox_contract::{Admin, MessageId, Store};
+use outbox_contract::backend::{Position, RowId, Step};
+use outbox_contract::{Admin, MessageId, Store, Transactional};
 
 use super::StoreHarness;
-use super::support::{NO_HISTORY, OVER, Relay, ids, message, messages, prepared, stored_ids, write};
+use super::support::{
+    LATER, NO_HISTORY, OVER, Relay, bury_step, ids, message, messages, prepared, stored_ids, write,
+};
 use crate::suite::not_applicable;
 
 /// Of several rows, those named are removed.
@@ -38,6 +40,50 @@ pub async fn a_row_is_settled_by_position_and_id_together<H: StoreHarness>(harne
     ];
     store.settle(&relay.route, &wrong).await.expect("nothing to remove is no error");
     assert_eq!(stored_ids(&relay.read().await), ids(&all));
+}
+
+/// Positions come back after an import: a message that fails where a parked one stood is parked
+/// beside it, and no step takes one for the other.
+pub async fn a_message_at_the_position_of_a_parked_one_is_another<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (one, two) = (message("orders", "a"), message("orders", "b"));
+    write(&*store, [one.clone()]).await;
+    let first = relay.read().await;
+    if !harness.set_last_position(first[0].position.before().0).await {
+        return;
+    }
+    let version = relay.fail(&first, LATER).await;
+    write(&*store, [two.clone()]).await;
+    let second = relay.read().await;
+    assert_eq!(second[0].position, first[0].position, "it has come back");
+    let both = [&*first[0], &*second[0]];
+    let fenced = async || {
+        let mut tx = store.begin().await.expect("a transaction begins");
+        let wait = store.fence(&mut tx, &relay.route, &both).await.expect("the question is answered");
+        store.rollback(tx).await.expect("the transaction is rolled back");
+        wait
+    };
+    let parked = async || {
+        let parked = store.parked(&Filter::all_routes()).await;
+        stored_ids(&parked.expect("parked messages are listed"))
+    };
+    let other = relay.fail(&second, LATER).await;
+    assert_eq!(parked().await, [one.id, two.id]);
+    assert_eq!(fenced().await, [true, true]);
+    let delivered = Step::Resume { delivered: vec![first[0].row()] };
+    assert_eq!(relay.step(&one.key_id(), Some(version), delivered).await, None);
+    assert_eq!(parked().await, [two.id]);
+    assert_eq!(fenced().await, [false, true]);
+
+    harness.set_last_position(first[0].position.before().0).await;
+    write(&*store, [one.clone()]).await;
+    let again = relay.read().await;
+    let again = relay.fail(&again, LATER).await;
+    relay.step(&two.key_id(), Some(other), bury_step(&second[0], "exhausted")).await;
+    assert_eq!((parked().await, fenced().await), (vec![one.id], vec![true, false]));
+    assert_eq!(store.discard(&relay.route, &one.key_id()).await.expect("it is discarded"), 1, "{again}");
+    assert!(parked().await.is_empty());
 }
 
 /// A message that the broker confirmed may be removed by any relay that knows it, lease or not

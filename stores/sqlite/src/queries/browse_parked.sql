@@ -4,7 +4,7 @@
 -- content; nothing is sorted that has any: the join goes along the page.
 -- ?10 type (null: any).
 with page as materialized (
-    select route, topic, order_key, position, octet_length(headers) + octet_length(payload) as size
+    select rowid as number, route, topic, order_key, position, octet_length(headers) + octet_length(payload) as size
     from outbox_parked
     where (?1 is null or route = ?1)
       and (?2 is null or topic = ?2)
@@ -16,12 +16,12 @@ with page as materialized (
     order by route asc, topic asc, order_key asc, position asc
     limit ?7 offset ?8
 ), measured as materialized (
-    select route, topic, order_key, position, row_number() over w as place, sum(size) over w as total
+    select number, route, topic, order_key, position, row_number() over w as place, sum(size) over w as total
     from page
     window w as (order by route asc, topic asc, order_key asc, position asc rows unbounded preceding)
 )
 select t.position, t.id, t.route, t.bucket, t.topic, t.key, t.event_type, t.schema_version, t.content_type, t.headers, t.payload, t.occurred_at,
        t.appended_at, t.parked_at
 from measured m
-cross join outbox_parked t on t.position = m.position
+cross join outbox_parked t on t.rowid = m.number
 where m.place = 1 or m.total <= ?9

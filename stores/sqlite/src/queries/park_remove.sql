@@ -4,6 +4,5 @@ where position in (
     select m.position
     from json_each(?1) j
     cross join outbox_message m on m.position = j.value
-    cross join outbox_parked p on p.position = m.position
-    where p.id = m.id
+    cross join outbox_parked p on p.position = m.position and p.id = m.id
 )
