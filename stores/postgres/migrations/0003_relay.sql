@@ -272,7 +272,8 @@ create function outbox_park(of_route text, of_topic text, of_key text, positions
     on conflict do nothing
 $$;
 
--- Makes one message a dead letter, hot or parked; false if it is neither.
+-- Makes one message a dead letter, hot or parked; false if it is neither. A row of a program that
+-- gave a position may have names of any length, and those that an index has are cut to the longest.
 create function outbox_bury(of_route text, at_position bigint, of_id uuid, why text, tried bigint, first text, last text) returns boolean
     language plpgsql set search_path from current
     as $$
@@ -289,7 +290,8 @@ begin
     insert into outbox_dead
         (position, id, route, bucket, topic, key, order_key, event_type, schema_version, content_type, headers, payload, occurred_at,
          appended_at, reason, attempts, first_failure, last_failure, died_at)
-    select g.*, why, tried, first, last, outbox_now()
+    select g.position, g.id, g.route, g.bucket, left(g.topic, 249), g.key, left(g.order_key, 255), g.event_type, g.schema_version,
+           g.content_type, g.headers, g.payload, g.occurred_at, g.appended_at, why, tried, first, last, outbox_now()
     from (select * from hot union all select * from parked) g;
     return found;
 end $$;

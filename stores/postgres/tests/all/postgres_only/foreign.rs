@@ -277,6 +277,41 @@ async fn a_row_whose_bucket_is_none_is_known_as_malformed_by_one_relay_and_can_b
     assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), 3);
 }
 
+/// The names of such a row may be longer than an entry of an index.
+#[tokio::test]
+async fn a_row_with_names_of_any_length_can_be_buried() {
+    let Some(fixture) = Fixture::new().await else { return };
+    // Digests, so that it does not get shorter by compression.
+    let long = "(select string_agg(md5(n::text || 'name'), '') from generate_series(1, 500) n)";
+    for (topic, key) in [("'orders'", long), (long, "'b'"), (long, long), (long, "null")] {
+        fixture
+            .run(&format!(
+                "insert into outbox_message (position, bucket, topic, key, event_type) \
+                 values (nextval('outbox_message_position'), 62, {topic}, {key}, 'x')"
+            ))
+            .await;
+    }
+    let relay = RelayId::new();
+    let leases = lease(&fixture.store, relay).await.leases;
+    let read = fetch(&fixture.store, relay).await;
+    assert_eq!(read.rows.len(), 4, "{read:?}");
+    for row in &read.rows {
+        let FetchedRow::Malformed(waiting, reason) = row else { panic!("{row:?}") };
+        let failure = || Failure::new("malformed", reason);
+        let (row, first, last) = (waiting.at, failure(), failure());
+        let (bucket, key) = (waiting.bucket, waiting.key.clone());
+        let epoch = leases.iter().find(|lease| lease.bucket == bucket).unwrap().epoch;
+        let step = Step::Bury { discard: false, row, reason: "malformed", attempts: 0, first, last };
+        let bury = KeyTransition { route: Route::default(), relay, bucket, epoch, key, version: None, step };
+        assert!(matches!(fixture.store.transition(&[bury]).await.unwrap()[..], [Transitioned::Done(_)]));
+    }
+    assert_eq!(fetch(&fixture.store, relay).await.rows.len(), 0);
+    // The key is kept as it is; by what it is found is cut.
+    let kept =
+        "select count(*) from outbox_dead where octet_length(key) = 16000 and octet_length(order_key) = 255";
+    assert_eq!(fixture.number(kept).await, 2);
+}
+
 /// Its key waits for an operator, and delays no other key.
 #[tokio::test]
 async fn a_parked_row_that_is_no_message_takes_no_room_from_other_keys() {
