@@ -113,6 +113,11 @@ impl Database {
         self.inner.collection(IS_HANDLED)
     }
 
+    /// Retentions that processes were opened with.
+    pub(crate) fn retentions(&self) -> Collection<Document> {
+        self.inner.collection(RETENTION)
+    }
+
     pub(crate) fn roles(&self) -> Collection<Document> {
         self.inner.collection(ROLE)
     }
@@ -187,6 +192,7 @@ pub(crate) const DEAD: &str = "outbox_dead";
 pub(crate) const HISTORY: &str = "outbox_history";
 pub(crate) const SCHEDULED: &str = "outbox_scheduled";
 pub(crate) const IS_HANDLED: &str = "outbox_handled";
+pub(crate) const RETENTION: &str = "outbox_retention";
 pub(crate) const ROLE: &str = "outbox_role";
 pub(crate) const SCHEMA: &str = "outbox_schema";
 pub(crate) const AUDIT: &str = "outbox_audit";

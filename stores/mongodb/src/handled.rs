@@ -4,18 +4,18 @@ use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
 use outbox_contract::Timestamp;
 use outbox_contract::admin::{HandledFilter, MAX_PER_CALL};
-use outbox_contract::backend::rules::retention::HandledIdsCut;
+use outbox_contract::backend::rules::micros;
+use outbox_contract::backend::rules::retention::{HandledIdsCut, HandledIdsRetention};
 
 use crate::database::Database;
-use crate::error::Failed;
+use crate::error::{Failed, is_duplicate};
 use crate::keys::number;
 
 /// Removes ids that are over their time, of each consumer the oldest first. Returns their number.
 pub(crate) async fn expire(database: &Database, limit: usize) -> Result<u64, Failed> {
     let mut session = database.session().await?;
     let now = Timestamp::from_micros(database.now(&mut session).await?);
-    let options = &database.options;
-    let begin = HandledIdsCut::new(now, options.handled_ids_kept, options.handled_ids_max_age);
+    let begin = retention(database, &mut session, now).await?.cut(now);
     let (mut removed, mut consumer) = (0, String::new());
     while removed < limit {
         let behind = doc! { "_id.consumer": { "$gt": &consumer } };
@@ -32,6 +32,42 @@ pub(crate) async fn expire(database: &Database, limit: usize) -> Result<u64, Fai
         }
     }
     Ok(removed as u64)
+}
+
+/// Records the retention that this process was opened with.
+pub(crate) async fn record_retention(database: &Database) -> Result<(), Failed> {
+    let mut session = database.session().await?;
+    let now = database.now(&mut session).await?;
+    let options = &database.options;
+    let (kept, max_age) = (micros(options.handled_ids_kept), micros(options.handled_ids_max_age));
+    let name = doc! { "_id": { "handled_ids_kept": kept, "handled_ids_max_age": max_age } };
+    let renew = doc! { "$set": { "renewed_at": now } };
+    let done = database.retentions().update_one(name, renew).upsert(true).session(&mut session).await;
+    database.note(&session);
+    match done {
+        // Another process with the same retention was faster.
+        Err(error) if !is_duplicate(&error) => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the retention in force: that of this process, or a longer one that is recorded.
+async fn retention(
+    database: &Database,
+    session: &mut ClientSession,
+    now: Timestamp,
+) -> Result<HandledIdsRetention, Failed> {
+    let options = &database.options;
+    let mut longest = HandledIdsRetention::new(options.handled_ids_kept, options.handled_ids_max_age);
+    let mut cursor = database.retentions().find(doc! {}).session(&mut *session).await?;
+    while let Some(row) = cursor.next(session).await {
+        let row = row?;
+        let Ok(name) = row.get_document("_id") else { continue };
+        let field = |field| number(name, field).unwrap_or_default();
+        let recorded = (field("handled_ids_kept"), field("handled_ids_max_age"));
+        longest = longest.or_recorded(now, recorded, number(&row, "renewed_at").unwrap_or_default());
+    }
+    Ok(longest)
 }
 
 async fn cut(

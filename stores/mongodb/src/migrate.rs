@@ -10,8 +10,8 @@ use mongodb::options::{IndexOptions, WriteConcern};
 use outbox_contract::{Route, StoreError, StoreErrorKind};
 
 use crate::database::{
-    AUDIT, DEAD, Database, HISTORY, IDENTITY, IS_HANDLED, KEY, MESSAGE, PARKED, ROLE, ROUTE, SCHEDULED,
-    SCHEMA, STRIPE,
+    AUDIT, DEAD, Database, HISTORY, IDENTITY, IS_HANDLED, KEY, MESSAGE, PARKED, RETENTION, ROLE, ROUTE,
+    SCHEDULED, SCHEMA, STRIPE,
 };
 use crate::error::{
     ALTERED, Failed, INDEX_KEY_CONFLICT, INDEX_OPTIONS_CONFLICT, NAMESPACE_EXISTS, NO_TRANSACTIONS,
@@ -27,8 +27,9 @@ const NEEDED: i32 = 1;
 const OLDEST_WIRE_VERSION: i32 = 17;
 
 /// Every collection: a transaction must not be the first to write to one.
-const COLLECTIONS: [&str; 13] = [
-    MESSAGE, STRIPE, ROUTE, KEY, PARKED, DEAD, HISTORY, SCHEDULED, IS_HANDLED, ROLE, IDENTITY, AUDIT, SCHEMA,
+const COLLECTIONS: [&str; 14] = [
+    MESSAGE, STRIPE, ROUTE, KEY, PARKED, DEAD, HISTORY, SCHEDULED, IS_HANDLED, RETENTION, ROLE, IDENTITY,
+    AUDIT, SCHEMA,
 ];
 
 /// An index: its collection, its name, its fields in order, and whether the server removes

@@ -25,8 +25,8 @@ use crate::config::MongoDbOptions;
 use crate::database::Database;
 use crate::error::{Failed, is_unknown_commit, meaning, store_error, unknown_commit};
 use crate::{
-    append, backlog, below, blame, deduplicate, due, fetch, lease, maintain, migrate, settle, stripes,
-    transaction, transition, unserved, wakeups,
+    append, backlog, below, blame, deduplicate, due, fetch, handled, lease, maintain, migrate, settle,
+    stripes, transaction, transition, unserved, wakeups,
 };
 
 /// An outbox in a MongoDB database. Cheap to clone: clones share their client.
@@ -271,6 +271,10 @@ impl Store for MongoDbStore {
 
     async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {
         lease::elect(self.database(), role, relay, lasts).await.map_err(|failed| failed.in_step("elect"))
+    }
+
+    async fn record_retention(&self) -> Result<(), StoreError> {
+        handled::record_retention(self.database()).await.map_err(|failed| failed.in_step("record_retention"))
     }
 
     async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {

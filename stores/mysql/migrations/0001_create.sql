@@ -306,4 +306,13 @@ create table if not exists outbox_handled (
     key outbox_handled_at (consumer, handled_at)
 ) engine = InnoDB;
 
+-- Retentions of handled ids that processes were opened with, and when one last said so. Whichever
+-- process removes ids does so by the longest.
+create table if not exists outbox_retention (
+    handled_ids_kept    bigint not null,
+    handled_ids_max_age bigint not null,
+    renewed_at          bigint not null,
+    primary key (handled_ids_kept, handled_ids_max_age)
+) engine = InnoDB;
+
 insert ignore into outbox_schema (version, name) values (1, 'create');

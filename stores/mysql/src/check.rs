@@ -31,6 +31,7 @@ const INDEXES: &[(&str, &str, &str)] = &[
     ("outbox_audit", "PRIMARY", "entry"),
     ("outbox_handled", "PRIMARY", "consumer,id"),
     ("outbox_handled", "outbox_handled_at", "consumer,handled_at"),
+    ("outbox_retention", "PRIMARY", "handled_ids_kept,handled_ids_max_age"),
 ];
 
 /// The oldest servers that have what the statements need: checks that are enforced, `json_table`,

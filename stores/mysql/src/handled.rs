@@ -1,7 +1,8 @@
 //! Ids that consumers have handled: their retention, and how an operator removes them.
 
 use outbox_contract::admin::{HandledFilter, MAX_PER_CALL};
-use outbox_contract::backend::rules::retention::HandledIdsCut;
+use outbox_contract::backend::rules::micros;
+use outbox_contract::backend::rules::retention::{HandledIdsCut, HandledIdsRetention};
 use outbox_contract::{MessageId, Timestamp};
 use sqlx::mysql::{MySql, MySqlConnection};
 use sqlx::{QueryBuilder, Row};
@@ -18,7 +19,7 @@ pub(crate) async fn expire(
     (now, limit): (i64, usize),
 ) -> Result<u64, sqlx::Error> {
     let now = Timestamp::from_micros(now);
-    let begin = HandledIdsCut::new(now, options.handled_ids_kept, options.handled_ids_max_age);
+    let begin = retention(connection, options, now).await?.cut(now);
     let (mut removed, mut consumer) = (0, Vec::new());
     while removed < limit {
         let next =
@@ -34,6 +35,29 @@ pub(crate) async fn expire(
         }
     }
     Ok(removed as u64)
+}
+
+/// Records the retention that this process was opened with.
+pub(crate) async fn record_retention(
+    connection: &mut MySqlConnection,
+    options: &MySqlOptions,
+) -> Result<(), sqlx::Error> {
+    let record = sqlx::query(sql::RECORD_RETENTION).bind(micros(options.handled_ids_kept));
+    record.bind(micros(options.handled_ids_max_age)).execute(connection).await.map(drop)
+}
+
+/// Returns the retention in force: that of this process, or a longer one that is recorded.
+async fn retention(
+    connection: &mut MySqlConnection,
+    options: &MySqlOptions,
+    now: Timestamp,
+) -> Result<HandledIdsRetention, sqlx::Error> {
+    let mut longest = HandledIdsRetention::new(options.handled_ids_kept, options.handled_ids_max_age);
+    for row in sqlx::query(sql::MAINTAIN_RETENTIONS).fetch_all(connection).await? {
+        let recorded = (row.try_get_unchecked(0)?, row.try_get_unchecked(1)?);
+        longest = longest.or_recorded(now, recorded, row.try_get_unchecked(2)?);
+    }
+    Ok(longest)
 }
 
 async fn cut(

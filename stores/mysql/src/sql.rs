@@ -61,6 +61,7 @@ outbox_store_sql::statements! {
     MAINTAIN_LATEST = "maintain_latest";
     MAINTAIN_NEXT_DUE = "maintain_next_due";
     MAINTAIN_RELAYS = "maintain_relays";
+    MAINTAIN_RETENTIONS = "maintain_retentions";
     NOW = "now";
     PARK = "park";
     PARK_REMOVE = "park_remove";
@@ -72,6 +73,7 @@ outbox_store_sql::statements! {
     PROMOTE = "promote";
     PROMOTE_REMOVE = "promote_remove";
     PROMOTING = "promoting";
+    RECORD_RETENTION = "record_retention";
     REPLAY = "replay";
     REQUEUE = "requeue";
     REQUEUE_REMOVE = "requeue_remove";

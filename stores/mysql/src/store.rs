@@ -29,7 +29,7 @@ use crate::settle::Settling;
 use crate::stripes::{self, KnownRoutes};
 use crate::transactions::ROLL_BACK_AND_RESTORE;
 use crate::watch::Watch;
-use crate::{below, check, due, fetch, history, identity, lease, maintain, transition, unserved};
+use crate::{below, check, due, fetch, handled, history, identity, lease, maintain, transition, unserved};
 
 /// Interval at which partitions of the history are looked after.
 const TURNS: Duration = Duration::from_secs(60);
@@ -414,6 +414,13 @@ impl Store for MySqlStore {
         let work =
             async |connection: &mut MySqlConnection| lease::elect(connection, role, relay, lasts).await;
         self.on("elect", &self.lines().operating, work).await
+    }
+
+    async fn record_retention(&self) -> Result<(), StoreError> {
+        let work = async |connection: &mut MySqlConnection| {
+            handled::record_retention(connection, self.options()).await
+        };
+        self.on("record_retention", &self.lines().operating, work).await
     }
 
     async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {

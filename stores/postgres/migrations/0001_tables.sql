@@ -265,4 +265,13 @@ create table outbox_handled (
 
 create index outbox_handled_at on outbox_handled (consumer, handled_at);
 
+-- Retentions of handled ids that processes were opened with, and when one last said so. Whichever
+-- process removes ids does so by the longest.
+create table outbox_retention (
+    handled_ids_kept    bigint not null,
+    handled_ids_max_age bigint not null,
+    renewed_at          bigint not null,
+    constraint outbox_retention_pkey primary key (handled_ids_kept, handled_ids_max_age)
+);
+
 insert into outbox_schema (version, name) values (1, 'tables');

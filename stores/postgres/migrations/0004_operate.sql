@@ -236,7 +236,8 @@ begin
     return greatest(at, now - max_age);
 end $$;
 
--- Removes ids of handled messages that are over their time, of each consumer the oldest first. Returns their number.
+-- Removes ids of handled messages that are over their time, of each consumer the oldest first. Returns their number. The longest recorded
+-- retention counts; a record, for its maximum age and a day after its last renewal: what was handled until then is over that age.
 create function outbox_expire_handled(most integer, now bigint, kept bigint, max_age bigint) returns bigint
     language plpgsql set search_path from current
     as $$
@@ -247,6 +248,10 @@ declare
     done bigint;
     removed bigint := 0;
 begin
+    -- Ignores nulls.
+    select greatest(kept, max(r.handled_ids_kept)), greatest(max_age, max(r.handled_ids_max_age)) into kept, max_age
+    from outbox_retention r
+    where now - r.renewed_at <= r.handled_ids_max_age + 86400000000;
     while removed < most loop
         select h.consumer, h.handled_at into consumer_at, oldest
         from outbox_handled h

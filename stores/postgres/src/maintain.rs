@@ -63,6 +63,16 @@ pub(crate) async fn maintain(
     Ok(maintained)
 }
 
+/// Records the retention of handled ids that this process was opened with.
+pub(crate) async fn record_retention(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    options: &PostgresOptions,
+) -> Result<(), sqlx::Error> {
+    let record = sql.query(&sql.record_retention).bind(micros(options.handled_ids_kept));
+    record.bind(micros(options.handled_ids_max_age)).execute(connection).await.map(drop)
+}
+
 /// Maximum size of the default partition of the history, in bytes, while others are created: it is
 /// read from end to end for each, and settlements wait meanwhile. Less than a second's reading.
 pub(crate) const MAX_REST: i64 = 256 * 1024 * 1024;

@@ -78,6 +78,7 @@ statements! {
     topics
     pause
     purge
+    record_retention
     release
     replay
     requeue

@@ -36,8 +36,18 @@ use crate::{
 const TURNS: Duration = Duration::from_secs(60);
 
 /// Idempotent operations. Not a heartbeat: a relay has to learn that its connection is another one.
-const REPEATABLE: [&str; 9] =
-    ["is_handled", "backlog", "due", "elect", "fetch", "fetch_below", "settle", "unserved", "writers"];
+const REPEATABLE: [&str; 10] = [
+    "is_handled",
+    "backlog",
+    "due",
+    "elect",
+    "fetch",
+    "fetch_below",
+    "record_retention",
+    "settle",
+    "unserved",
+    "writers",
+];
 
 /// An outbox in a PostgreSQL database. Cheap to clone: clones share their connections.
 ///
@@ -443,6 +453,13 @@ impl Store for PostgresStore {
             lease::elect(connection, self.sql(), role, relay, lasts).await
         };
         self.on("elect", &self.lines().operating, work).await
+    }
+
+    async fn record_retention(&self) -> Result<(), StoreError> {
+        let work = async |connection: &mut PgConnection| {
+            maintain::record_retention(connection, self.sql(), self.options()).await
+        };
+        self.on("record_retention", &self.lines().operating, work).await
     }
 
     async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {

@@ -23,6 +23,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("outbox_identity", "select,insert"),
     ("outbox_audit", "select,insert,delete"),
     ("outbox_handled", "select,delete"),
+    ("outbox_retention", "select,insert,update"),
     ("outbox_history", "select,insert"),
     ("outbox_message_position", "select,usage"),
     ("outbox_key_version", "usage"),

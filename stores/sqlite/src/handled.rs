@@ -2,7 +2,8 @@
 
 use outbox_contract::Timestamp;
 use outbox_contract::admin::{HandledFilter, MAX_PER_CALL};
-use outbox_contract::backend::rules::retention::HandledIdsCut;
+use outbox_contract::backend::rules::micros;
+use outbox_contract::backend::rules::retention::{HandledIdsCut, HandledIdsRetention};
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqlitePool};
 
@@ -17,7 +18,7 @@ pub(crate) async fn expire(
     limit: i64,
 ) -> Result<u64, sqlx::Error> {
     let now = Timestamp::from_micros(now(&mut *pool.acquire().await?).await?);
-    let begin = HandledIdsCut::new(now, options.handled_ids_kept, options.handled_ids_max_age);
+    let begin = retention(pool, options, now).await?.cut(now);
     let (mut removed, mut consumer) = (0, String::new());
     while removed < limit {
         let next = sqlx::query_as(sql::MAINTAIN_CONSUMER).bind(&consumer).fetch_optional(pool).await?;
@@ -31,6 +32,25 @@ pub(crate) async fn expire(
         }
     }
     Ok(removed.unsigned_abs())
+}
+
+/// Records the retention that this process was opened with.
+pub(crate) async fn record_retention(pool: &SqlitePool, options: &SqliteOptions) -> Result<(), sqlx::Error> {
+    let record = sqlx::query(sql::RECORD_RETENTION).bind(micros(options.handled_ids_kept));
+    record.bind(micros(options.handled_ids_max_age)).execute(pool).await.map(drop)
+}
+
+/// Returns the retention in force: that of this process, or a longer one that is recorded.
+async fn retention(
+    pool: &SqlitePool,
+    options: &SqliteOptions,
+    now: Timestamp,
+) -> Result<HandledIdsRetention, sqlx::Error> {
+    let own = HandledIdsRetention::new(options.handled_ids_kept, options.handled_ids_max_age);
+    let recorded: Vec<(i64, i64, i64)> = sqlx::query_as(sql::MAINTAIN_RETENTIONS).fetch_all(pool).await?;
+    Ok(recorded
+        .into_iter()
+        .fold(own, |longest, (kept, max_age, at)| longest.or_recorded(now, (kept, max_age), at)))
 }
 
 async fn cut(pool: &SqlitePool, consumer: &str, mut cut: HandledIdsCut) -> Result<i64, sqlx::Error> {

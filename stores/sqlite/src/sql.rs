@@ -55,6 +55,7 @@ outbox_store_sql::statements! {
     MAINTAIN_PROMOTE = "maintain_promote";
     MAINTAIN_PROMOTED = "maintain_promoted";
     MAINTAIN_RELAYS = "maintain_relays";
+    MAINTAIN_RETENTIONS = "maintain_retentions";
     NOW = "now";
     PARK = "park";
     PARK_REMOVE = "park_remove";
@@ -66,6 +67,7 @@ outbox_store_sql::statements! {
     PAUSED = "paused";
     PLACE = "place";
     PURGE = "purge";
+    RECORD_RETENTION = "record_retention";
     REPLAY = "replay";
     REPLAY_CHOOSE = "replay_choose";
     REQUEUE = "requeue";

@@ -22,7 +22,7 @@ use crate::error::store_error;
 use crate::migrate::{self, MIGRATIONS};
 use crate::pools::Pools;
 use crate::watch::Watch;
-use crate::{due, fetch, lease, maintain, settle, transition};
+use crate::{due, fetch, handled, lease, maintain, settle, transition};
 
 /// An outbox in a SQLite file. Cheap to clone: clones share their connections.
 ///
@@ -267,6 +267,12 @@ impl Store for SqliteStore {
         lease::elect(&self.pools().settling, role, relay, lasts)
             .await
             .map_err(|error| store_error("elect", error))
+    }
+
+    async fn record_retention(&self) -> Result<(), StoreError> {
+        handled::record_retention(&self.pools().deciding, self.options())
+            .await
+            .map_err(|error| store_error("record_retention", error))
     }
 
     async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {

@@ -370,6 +370,7 @@ calls! {
         Settle settle(route: &Route, delivered: &[RowId]) -> ();
         Transition transition(transitions: &[KeyTransition]) -> Vec<Transitioned>;
         Elect elect(role: &str, relay: RelayId, lasts: Duration) -> bool;
+        RecordRetention record_retention() -> ();
         Maintain maintain(limit: usize) -> Maintained;
         Backlog backlog(route: &Route) -> Backlog;
         Unserved unserved(after: Duration) -> Vec<Unserved>;

@@ -159,12 +159,29 @@ pub trait Store: Admin + 'static {
     ///   any. *Repeat*: extends.
     async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError>;
 
+    /// Records the retention of handled ids that this store was opened with: [`maintain`] of every
+    /// process removes by the longest recorded one. Relays and inboxes call it when they start, and
+    /// every hour.
+    ///
+    /// - *Effect*: the record counts until its ids are over their maximum age, by the rule of
+    ///   [`HandledIdsRetention`]. The provided method does nothing, for a store that has one
+    ///   retention for all processes.
+    /// - *Errors*: `Unavailable`, `Conflict`: unknown; call again. *Cancellation*: likewise.
+    ///   *Concurrency*: any. *Repeat*: renews the record.
+    ///
+    /// [`maintain`]: Self::maintain
+    /// [`HandledIdsRetention`]: super::rules::retention::HandledIdsRetention
+    async fn record_retention(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Runs one round of maintenance: moves due messages into the outbox through the ordered
     /// append, and removes expired data.
     ///
     /// - *Effect*: at most `limit` rows of each kind, in order, in short transactions; harmless if
     ///   two relays do it at once. Ids of handled messages are removed by the rule of
-    ///   [`retention`](super::rules::retention), of each consumer the oldest first.
+    ///   [`retention`](super::rules::retention), of each consumer the oldest first; never one that
+    ///   another process's [recorded retention](Self::record_retention) keeps.
     /// - *Ordering*: due messages in the order of their due time, then of their scheduling.
     ///   *Errors*: `Unavailable`: part of the work may be done.
     /// - *Cancellation*: safe. *Repeat*: does the next part.

@@ -9,6 +9,7 @@ use outbox_contract::{Admin, Consumer, Message, NameError, Outgoing, Store, Tran
 use super::StoreHarness;
 use super::inbox::{consumer, deduplicate, is_handled};
 use super::support::{LONG, Relay, database_now, message, messages, prepared, write};
+use crate::suite::not_applicable;
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
@@ -87,6 +88,52 @@ pub async fn ids_have_a_maximum_age<H: StoreHarness>(harness: &H) {
     harness.age_handled_ids(DAY * 2).await;
     maintain(&*store).await;
     assert!(!is_handled(&*store, &gone, &last).await);
+}
+
+/// One process removes the ids of all. The longest retention that any process has recorded counts,
+/// whichever process that is: its own is 7 days here, and another has recorded 30.
+pub async fn the_longest_recorded_retention_counts<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let Some(longer) = harness.as_another_process_that_keeps_ids(DAY * 30).await else {
+        return not_applicable::<H>("this store has one retention for all processes");
+    };
+    for of_process in [&longer, &store] {
+        of_process.record_retention().await.expect("a retention is recorded");
+    }
+    let (busy, first) = (consumer("busy"), message("orders", "a"));
+    handle(&*store, &busy, &first).await;
+    live(harness, &store, &busy, 20).await;
+    assert!(is_handled(&*store, &busy, &first).await, "the shorter one removed what the longer one keeps");
+    assert_eq!(deduplicate(&*longer, &busy, &[&first]).await, [Dedup::Duplicate]);
+    maintain(&*longer).await;
+    assert!(is_handled(&*store, &busy, &first).await, "the longer one removed what it keeps");
+    live(harness, &store, &busy, 15).await;
+    assert!(!is_handled(&*store, &busy, &first).await, "over the longer retention, too");
+}
+
+/// A recorded retention counts for its maximum age (90 days here) and a day after its last renewal:
+/// what was handled until then is over that age. After that the retention of the process that
+/// removes ids counts, until the longer one is recorded again.
+pub async fn a_recorded_retention_counts_until_its_ids_are_over_their_age<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let Some(longer) = harness.as_another_process_that_keeps_ids(DAY * 30).await else {
+        return not_applicable::<H>("this store has one retention for all processes");
+    };
+    longer.record_retention().await.expect("a retention is recorded");
+    let busy = consumer("busy");
+    let all = messages("orders", "a", 3);
+    harness.age_handled_ids(DAY * 70).await;
+    handle(&*store, &busy, &all[0]).await;
+    live(harness, &store, &busy, 20).await;
+    assert!(is_handled(&*store, &busy, &all[0]).await, "recorded 90 days ago");
+    handle(&*store, &busy, &all[1]).await;
+    live(harness, &store, &busy, 12).await;
+    assert!(!is_handled(&*store, &busy, &all[1]).await, "not renewed for 102 days");
+
+    longer.record_retention().await.expect("a retention is recorded");
+    handle(&*store, &busy, &all[2]).await;
+    live(harness, &store, &busy, 12).await;
+    assert!(is_handled(&*store, &busy, &all[2]).await, "recorded again");
 }
 
 /// A forgotten message is new to its consumer once more, and then a duplicate again. Everything

@@ -28,6 +28,16 @@ pub trait StoreHarness: Send + Sync + Sized + 'static {
         async { self.store() }
     }
 
+    /// Returns the same database as another process sees it that is to keep handled ids for this
+    /// long. By default there is none: the store has one retention for all processes.
+    fn as_another_process_that_keeps_ids(
+        &self,
+        kept: Duration,
+    ) -> impl Future<Output = Option<Arc<Self::Store>>> + Send {
+        let _ = kept;
+        async { None }
+    }
+
     /// Returns the optional capabilities of this store.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
@@ -63,7 +73,8 @@ pub trait StoreHarness: Send + Sync + Sized + 'static {
         async { false }
     }
 
-    /// Makes every handled id older by this much, as if that time had passed with nothing handled.
+    /// Makes every handled id older by this much, and the last renewal of every recorded retention,
+    /// as if that time had passed with nothing handled.
     /// By default lets the time pass, which takes days against a real database: there, set back the
     /// times in its table. In paused time, allow for it with [`max_time`](Self::max_time).
     fn age_handled_ids(&self, by: Duration) -> impl Future<Output = ()> + Send {

@@ -285,6 +285,8 @@ macro_rules! __store_properties {
             handled {
                 ids_outlive_the_absence_of_their_consumer
                 ids_have_a_maximum_age
+                the_longest_recorded_retention_counts
+                a_recorded_retention_counts_until_its_ids_are_over_their_age
                 a_forgotten_message_is_new_once_more
                 messages_are_forgotten_by_the_time_of_their_handling
                 a_forgotten_message_takes_its_turn

@@ -11,7 +11,10 @@ use outbox_store_mongodb::{MongoDbOptions, MongoDbStore};
 use outbox_testkit::store_suite::StoreHarness;
 
 async fn open(url: &str) -> Arc<MongoDbStore> {
-    let mut options = MongoDbOptions::default();
+    open_with(url, MongoDbOptions::default()).await
+}
+
+async fn open_with(url: &str, mut options: MongoDbOptions) -> Arc<MongoDbStore> {
     options.history = Some(Duration::from_secs(3_600));
     // A test runs as long as it has to, on however slow a machine.
     options.conflict_timeout = Duration::from_secs(100);
@@ -40,6 +43,12 @@ impl StoreHarness for Subject {
 
     async fn as_another_process(&self) -> Arc<MongoDbStore> {
         open(&self.url).await
+    }
+
+    async fn as_another_process_that_keeps_ids(&self, kept: Duration) -> Option<Arc<MongoDbStore>> {
+        let mut options = MongoDbOptions::default();
+        options.handled_ids_kept = kept;
+        Some(open_with(&self.url, options).await)
     }
 
     /// The server's clock is not the tests' own: the ends of lives, leases and roles are moved
@@ -80,6 +89,9 @@ impl StoreHarness for Subject {
         let handled = database.collection::<Document>("outbox_handled");
         let older = doc! { "$inc": { "handled_at": -by } };
         handled.update_many(doc! {}, older).await.expect("ids can be written");
+        let recorded = database.collection::<Document>("outbox_retention");
+        let earlier = doc! { "$inc": { "renewed_at": -by } };
+        recorded.update_many(doc! {}, earlier).await.expect("records can be written");
     }
 
     fn skipped() -> Option<String> {

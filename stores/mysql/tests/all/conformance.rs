@@ -9,7 +9,10 @@ use outbox_testkit::store_suite::StoreHarness;
 
 /// A test runs as long as it has to, on however slow a machine.
 async fn open(url: &str) -> Arc<MySqlStore> {
-    let mut options = MySqlOptions::default();
+    open_with(url, MySqlOptions::default()).await
+}
+
+async fn open_with(url: &str, mut options: MySqlOptions) -> Arc<MySqlStore> {
     options.history = Some(Duration::from_secs(3_600));
     options.lock_timeout = Duration::from_secs(60);
     options.transaction_idle_timeout = Duration::from_secs(120);
@@ -22,6 +25,8 @@ async fn open(url: &str) -> Arc<MySqlStore> {
 async fn age_handled_ids(store: &MySqlStore, by: Duration) {
     let by = i64::try_from(by.as_micros()).expect("not that long");
     let update = sqlx::query("update outbox_handled set handled_at = handled_at - ?").bind(by);
+    update.execute(store.pool()).await.expect("the table is there");
+    let update = sqlx::query("update outbox_retention set renewed_at = renewed_at - ?").bind(by);
     update.execute(store.pool()).await.expect("the table is there");
 }
 
@@ -61,6 +66,12 @@ macro_rules! on {
 
                 async fn as_another_process(&self) -> Arc<MySqlStore> {
                     open(&self.url).await
+                }
+
+                async fn as_another_process_that_keeps_ids(&self, kept: Duration) -> Option<Arc<MySqlStore>> {
+                    let mut options = MySqlOptions::default();
+                    options.handled_ids_kept = kept;
+                    Some(open_with(&self.url, options).await)
                 }
 
                 async fn set_clock_back(&self, by: Duration) -> bool {

@@ -10,7 +10,10 @@ use outbox_testkit::store_suite::StoreHarness;
 
 /// Opens a store with eight connections and a pool: many tests at once share one server.
 async fn open(url: &str) -> Arc<PostgresStore> {
-    let mut options = PostgresOptions::default();
+    open_with(url, PostgresOptions::default()).await
+}
+
+async fn open_with(url: &str, mut options: PostgresOptions) -> Arc<PostgresStore> {
     options.history = Some(Duration::from_secs(3_600));
     // A test runs as long as it has to, even on a slow machine.
     options.lock_timeout = Duration::from_secs(60);
@@ -23,6 +26,8 @@ async fn open(url: &str) -> Arc<PostgresStore> {
 async fn age_handled_ids(store: &PostgresStore, by: Duration) {
     let by = i64::try_from(by.as_micros()).expect("not that long");
     let update = sqlx::query("update outbox_handled set handled_at = handled_at - $1").bind(by);
+    update.execute(store.pool()).await.expect("the table is there");
+    let update = sqlx::query("update outbox_retention set renewed_at = renewed_at - $1").bind(by);
     update.execute(store.pool()).await.expect("the table is there");
 }
 
@@ -66,6 +71,15 @@ macro_rules! on {
 
                 async fn as_another_process(&self) -> Arc<PostgresStore> {
                     open(&self.url).await
+                }
+
+                async fn as_another_process_that_keeps_ids(
+                    &self,
+                    kept: Duration,
+                ) -> Option<Arc<PostgresStore>> {
+                    let mut options = PostgresOptions::default();
+                    options.handled_ids_kept = kept;
+                    Some(open_with(&self.url, options).await)
                 }
 
                 async fn set_clock_back(&self, by: Duration) -> bool {

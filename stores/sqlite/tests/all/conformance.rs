@@ -18,6 +18,8 @@ async fn age_handled_ids(store: &SqliteStore, by: Duration) {
     let by = i64::try_from(by.as_micros()).expect("not that long");
     let update = sqlx::query("update outbox_handled set handled_at = handled_at - ?").bind(by);
     update.execute(store.pool()).await.expect("the table is there");
+    let update = sqlx::query("update outbox_retention set renewed_at = renewed_at - ?").bind(by);
+    update.execute(store.pool()).await.expect("the table is there");
 }
 
 /// The tests do not own the machine's clock: the ends of lives, leases and roles are moved instead.
@@ -50,8 +52,12 @@ mod file {
     }
 
     async fn open(directory: &TempDir) -> Arc<SqliteStore> {
+        open_with(directory, options()).await
+    }
+
+    async fn open_with(directory: &TempDir, options: SqliteOptions) -> Arc<SqliteStore> {
         let path = directory.path().join("outbox.db");
-        Arc::new(SqliteStore::open_with(path, options()).await.expect("the file can be opened"))
+        Arc::new(SqliteStore::open_with(path, options).await.expect("the file can be opened"))
     }
 
     impl StoreHarness for File {
@@ -69,6 +75,12 @@ mod file {
 
         async fn as_another_process(&self) -> Arc<SqliteStore> {
             open(&self.directory).await
+        }
+
+        async fn as_another_process_that_keeps_ids(&self, kept: Duration) -> Option<Arc<SqliteStore>> {
+            let mut options = options();
+            options.handled_ids_kept = kept;
+            Some(open_with(&self.directory, options).await)
         }
 
         async fn set_clock_back(&self, by: Duration) -> bool {

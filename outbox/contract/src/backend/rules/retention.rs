@@ -7,6 +7,9 @@
 //! part begins at the latest id that the part before does not cover. A busy consumer has one in
 //! every part, so the walk ends after the whole retention. An absence lies between two parts, and
 //! adds nothing. A consumer that handles a message now and then keeps its few ids for longer.
+//!
+//! One process removes the ids of all. So each records the retention that it was opened with, and
+//! the longest recorded one counts.
 
 use std::time::Duration;
 
@@ -14,6 +17,62 @@ use super::{Timestamp, micros};
 
 /// Number of parts of the retention. An absence counts as one of them at most.
 const PARTS: u32 = 8;
+
+/// Time for which a recorded retention counts beyond its maximum age: more than passes between two
+/// renewals.
+const GRACE: Duration = Duration::from_secs(24 * 3_600);
+
+/// Retention of handled ids: that of one process, extended by those that others have recorded.
+///
+/// A record counts for its maximum age and a day after its last renewal. Every id that was handled
+/// while it was renewed is over that age by then, so a record that ends loses no id.
+///
+/// ```
+/// # extern crate outbox_contract as outbox;
+/// use std::time::Duration;
+/// use outbox::Timestamp;
+/// use outbox::backend::rules::micros;
+/// use outbox::backend::rules::retention::HandledIdsRetention;
+///
+/// let day = Duration::from_secs(86_400);
+/// let now = Timestamp::from_micros(1_700_000_000_000_000);
+/// let own = HandledIdsRetention::new(day * 7, day * 90);
+/// let longer = (micros(day * 30), micros(day * 90));
+/// let lately = now.as_micros() - micros(day * 91);
+/// assert_eq!(own.or_recorded(now, longer, lately), HandledIdsRetention::new(day * 30, day * 90));
+/// assert_eq!(own.or_recorded(now, longer, lately - 1), own);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandledIdsRetention {
+    kept: i64,
+    max_age: i64,
+}
+
+impl HandledIdsRetention {
+    /// Retention that a process was opened with: the time for which ids are kept, and their maximum
+    /// age.
+    #[must_use]
+    pub fn new(kept: Duration, max_age: Duration) -> Self {
+        Self { kept: micros(kept), max_age: micros(max_age) }
+    }
+
+    /// Returns the longer one of this and a recorded one that was last renewed then, all in
+    /// microseconds, as the tables have them.
+    #[must_use]
+    pub fn or_recorded(self, now: Timestamp, (kept, max_age): (i64, i64), renewed_at: i64) -> Self {
+        let unrenewed = now.as_micros().saturating_sub(renewed_at);
+        if unrenewed > max_age.saturating_add(micros(GRACE)) {
+            return self;
+        }
+        Self { kept: self.kept.max(kept), max_age: self.max_age.max(max_age) }
+    }
+
+    /// Begins the search for what can be removed, at the database's present time.
+    #[must_use]
+    pub fn cut(self, now: Timestamp) -> HandledIdsCut {
+        HandledIdsCut::of(now, self.kept, self.max_age)
+    }
+}
 
 /// Search for the instant up to which the ids of one consumer can be removed.
 ///
@@ -49,11 +108,14 @@ impl HandledIdsCut {
     /// Begins at the database's present time.
     #[must_use]
     pub fn new(now: Timestamp, kept: Duration, max_age: Duration) -> Self {
-        let kept = micros(kept);
+        HandledIdsRetention::new(kept, max_age).cut(now)
+    }
+
+    fn of(now: Timestamp, kept: i64, max_age: i64) -> Self {
         let before = |span: i64| Timestamp::from_micros(now.as_micros().saturating_sub(span));
         Self {
             kept_since: before(kept),
-            floor: before(micros(max_age)),
+            floor: before(max_age),
             part: kept / i64::from(PARTS),
             at: now,
             left: PARTS,
@@ -131,6 +193,24 @@ mod tests {
         assert_eq!(cut([]), 90 * 24);
         assert_eq!(cut([89 * 24]), 90 * 24);
         assert_eq!(cut(every_hour(85..200)), 90 * 24);
+    }
+
+    #[test]
+    fn the_longest_recorded_retention_counts_in_each_part() {
+        let (now, day) = (Timestamp::from_micros(NOW), Duration::from_secs(86_400));
+        let own = HandledIdsRetention::new(day * 7, day * 90);
+        let with = |kept: u32, max_age: u32, renewed: i64| {
+            own.or_recorded(now, (micros(day * kept), micros(day * max_age)), NOW - renewed * HOUR)
+        };
+        assert_eq!(with(30, 60, 0), HandledIdsRetention::new(day * 30, day * 90));
+        assert_eq!(with(1, 365, 0), HandledIdsRetention::new(day * 7, day * 365));
+        assert_eq!(with(1, 2, 0), own, "a shorter one");
+        assert_eq!(with(30, 60, 61 * 24), HandledIdsRetention::new(day * 30, day * 90));
+        assert_eq!(with(30, 60, 61 * 24 + 1), own, "its ids are over their age");
+        let of_the_future = with(30, 90, -1);
+        assert_eq!(of_the_future, HandledIdsRetention::new(day * 30, day * 90));
+        let forever = own.or_recorded(now, (i64::MAX, i64::MAX), i64::MIN);
+        assert!(!forever.cut(now).is_due(Timestamp::from_micros(0)));
     }
 
     #[test]

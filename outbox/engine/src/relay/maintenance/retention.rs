@@ -1,6 +1,8 @@
 //! Retention job: promotes scheduled messages that are due, and removes expired rows.
 //!
-//! It runs in one elected relay. A failed round is retried, and never stops the relay.
+//! It runs in one elected relay. A failed round is retried, and never stops the relay. Every relay,
+//! elected or not, records the retention that its store was opened with, so that the elected one
+//! removes nothing that it keeps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +24,8 @@ pub(crate) struct Maintain;
 #[derive(Default)]
 pub(crate) struct RetentionState {
     elected_until: Duration,
+    /// Time of the next renewal of the recorded retention.
+    renew_at: Duration,
     pace: Pace,
 }
 
@@ -64,6 +68,8 @@ const fn has_changed(done: &Maintained) -> bool {
 const ROUND: usize = 1_000;
 /// Maximum number of consecutive rounds before a pause.
 const ROUNDS: usize = 20;
+/// Interval between renewals of the recorded retention.
+const RENEW: Duration = Duration::from_secs(3_600);
 
 #[ractor::actor(message = Maintain, state = RetentionState)]
 impl RetentionJob {
@@ -97,9 +103,40 @@ impl RetentionJob {
 }
 
 impl RetentionJob {
+    /// Records the retention of this relay's store, if it is time to. Returns false if that failed:
+    /// it is retried in the next round.
+    async fn record(&self, context: &Context, state: &mut RetentionState) -> bool {
+        let now = context.now();
+        if now < state.renew_at {
+            return true;
+        }
+        let call = context.store.record_retention();
+        match in_time(context.config.store_timeout, "record_retention", call).await {
+            Ok(()) => {
+                state.renew_at = now + RENEW;
+                true
+            }
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    "could not record the retention of handled ids; another relay may remove ids earlier \
+                     than this process is configured to; will retry"
+                );
+                context.counters.failed_to_maintain(error.to_string());
+                false
+            }
+        }
+    }
+
     /// Runs rounds while there is work. Returns the delay before the next ones.
     async fn maintain(&self, context: &Context, state: &mut RetentionState) -> Duration {
         let config = &context.config;
+        let is_recorded = self.record(context, state).await;
+        let maintained = || {
+            if is_recorded {
+                context.counters.maintained(context.now());
+            }
+        };
         let now = context.now();
         if now >= state.elected_until {
             let lasts = config.lease.max(config.maintain_every * 3);
@@ -109,7 +146,7 @@ impl RetentionJob {
                 // queries of an idle relay.
                 Ok(true) => state.elected_until = now + lasts / 2,
                 Ok(false) => {
-                    context.counters.maintained(context.now());
+                    maintained();
                     return config.maintain_every;
                 }
                 Err(error) => {
@@ -130,7 +167,7 @@ impl RetentionJob {
                     if done.promoted > 0 {
                         tracing::debug!(promoted = done.promoted, "promoted scheduled messages");
                     }
-                    context.counters.maintained(context.now());
+                    maintained();
                     wait = state.pace.after(&done, config.maintain_every);
                     if !done.more || !has_changed(&done) {
                         break;

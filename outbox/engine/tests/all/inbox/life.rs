@@ -352,3 +352,19 @@ async fn an_inbox_without_a_broker_is_degraded_and_then_unhealthy() {
     world.feed.away(false);
     within(S * 120, || inbox.health().status == Status::Healthy).await;
 }
+
+/// Whichever process is elected to remove ids has to know the retention of all.
+#[tokio::test(start_paused = true)]
+async fn every_inbox_records_its_retention_when_it_starts_and_every_hour() {
+    let world = World::new();
+    let beside = world.beside();
+    let _inboxes = [world.inbox().start().await.unwrap(), beside.inbox().start().await.unwrap()];
+    let recorded = || [&world, &beside].map(|world| world.store.calls(StoreCall::RecordRetention));
+    within(S * 10, || recorded() == [1, 1]).await;
+    let elected = [&world, &beside].map(|world| world.store.calls(StoreCall::Maintain) > 0);
+    assert_ne!(elected[0], elected[1], "one of them removes");
+    tokio::time::sleep(S * 3_500).await;
+    assert_eq!(recorded(), [1, 1]);
+    beside.store.inject(StoreCall::RecordRetention, StoreFault::FailBefore(StoreErrorKind::Unavailable), 1);
+    within(S * 120, || recorded() == [2, 3]).await;
+}

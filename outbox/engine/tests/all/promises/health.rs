@@ -225,7 +225,7 @@ async fn a_backlog_that_could_never_be_measured_makes_it_unhealthy() {
 
 #[tokio::test(start_paused = true)]
 async fn maintenance_that_fails_degrades() {
-    for call in [StoreCall::Elect, StoreCall::Maintain] {
+    for call in [StoreCall::Elect, StoreCall::Maintain, StoreCall::RecordRetention] {
         let world = World::new();
         let rig = world.rig();
         rig.store.set_rates_of(call, FAILS);
