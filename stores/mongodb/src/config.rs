@@ -28,14 +28,15 @@ pub struct MongoDbOptions {
     /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the
     /// longest time between a message's first publishing and its settlement, an outage of the
     /// database included. Time in which the consumer handles nothing does not count: an absence,
-    /// however long, takes an eighth of the retention at most.
+    /// however long, takes an eighth of the retention at most. Of processes with different values,
+    /// the longest counts.
     #[serde(with = "duration")]
     pub handled_ids_kept: Duration,
     /// Retention of the record of admin operations, from each operation on. Default 90 days.
     #[serde(with = "duration")]
     pub audit_kept: Duration,
     /// Maximum age of the ids that a consumer has handled, also of one that handles nothing any
-    /// more. Default 90 days; at least `handled_ids_kept`.
+    /// more. Default 90 days; at least `handled_ids_kept`. The longest of all processes counts.
     #[serde(with = "duration")]
     pub handled_ids_max_age: Duration,
     /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least

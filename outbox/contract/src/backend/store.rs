@@ -161,7 +161,7 @@ pub trait Store: Admin + 'static {
 
     /// Records the retention of handled ids that this store was opened with: [`maintain`] of every
     /// process removes by the longest recorded one. Relays and inboxes call it when they start, and
-    /// every hour.
+    /// every hour. A program that deduplicates without either calls it itself.
     ///
     /// - *Effect*: the record counts until its ids are over their maximum age, by the rule of
     ///   [`HandledIdsRetention`]. The provided method does nothing, for a store that has one

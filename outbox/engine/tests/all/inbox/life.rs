@@ -365,6 +365,6 @@ async fn every_inbox_records_its_retention_when_it_starts_and_every_hour() {
     assert_ne!(elected[0], elected[1], "one of them removes");
     tokio::time::sleep(S * 3_500).await;
     assert_eq!(recorded(), [1, 1]);
-    beside.store.inject(StoreCall::RecordRetention, StoreFault::FailBefore(StoreErrorKind::Unavailable), 1);
+    beside.store.inject(StoreCall::RecordRetention, StoreFault::Before, 1);
     within(S * 120, || recorded() == [2, 3]).await;
 }
