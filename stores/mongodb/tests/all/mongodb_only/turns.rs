@@ -1,7 +1,5 @@
 //! Turns of an inbox: documents that a deduplication examines, whatever waits behind its messages.
 
-use std::time::Instant;
-
 use futures_util::TryStreamExt;
 use mongodb::Collection;
 use mongodb::bson::{Bson, Document, doc};
@@ -78,17 +76,14 @@ impl Backlog {
         messages(self.fixture.store.fetch(&request).await.unwrap().rows)
     }
 
-    /// Handles messages in one transaction: those that wait where `is_stored`, else as they come
-    /// from a broker.
+    /// Handles messages in one transaction, behind a fence around those that are stored.
     async fn handle(&self, handled: &[&Message], stored: &[&Stored]) -> (Vec<Dedup>, Cost) {
         let (store, noted) = noting(&self.fixture).await;
         let mut tx = store.begin().await.unwrap();
         let wait = store.fence(&mut tx, &self.route, stored).await.unwrap();
         assert!(wait.iter().all(|waits| *waits));
         noted.lock().unwrap().clear();
-        let begun = Instant::now();
         let answers = store.deduplicate(&mut tx, &self.consumer, handled).await.unwrap();
-        println!("{} messages in {:?}", handled.len(), begun.elapsed());
         let commands = std::mem::take(&mut *noted.lock().unwrap());
         store.commit(tx).await.into_result().unwrap();
         let hot = collection_of(&self.fixture.store, "outbox_message");
