@@ -142,6 +142,7 @@ async fn a_role_with_the_grants_that_check_names_does_all_that_a_relay_does() {
         let relay = RelayId::new();
         assert_eq!(lease(&store, relay).await.leases.len(), 256, "{grants:?}");
         assert!(store.elect("maintenance", relay, Duration::from_secs(60)).await.unwrap());
+        store.record_retention().await.unwrap();
         let working = Working { store: &store, relay };
         working.steps().await;
         let mut promoted = 0;
