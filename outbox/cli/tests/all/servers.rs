@@ -250,6 +250,6 @@ fn options_of_a_store_are_settings() {
     assert_eq!(server.query(&direct, "select count(*) from shop.outbox_message"), "0");
     let wrong = ["check", "--config", "outbox.toml", "--set", "postgres.lock_timeout=1ms"];
     outbox.run(&wrong).ends(FAILED).says("postgres.lock_timeout");
-    let unknown = ["check", "--set", "postgres.lock_timout=1s"];
+    let unknown = ["check", "--set", "postgres.lock_time=1s"];
     outbox.run(&unknown).ends(USAGE).says("lock_timeout");
 }
