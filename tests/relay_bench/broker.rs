@@ -30,8 +30,8 @@ pub(crate) struct Address {
 }
 
 /// Number of messages sent before a measurement to a broker that compiles its program while it
-/// runs.
-const WARMING: u64 = 100_000;
+/// runs. With a tenth of it, the compiler takes as much as the messages of a short run.
+const WARMING: u64 = 1_000_000;
 
 impl BrokerServer {
     /// Starts a broker. Redis writes to its log on the disk, and syncs it every second.
