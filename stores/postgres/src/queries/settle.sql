@@ -3,11 +3,7 @@
 -- among them: a binary search, which takes half the time of a hash of the pairs. Losing this in a
 -- crash costs a repeat, never a message, so its commit does not wait for the disk; set here, because
 -- settings of a session do not outlive a transaction behind a pooler.
-with lazily as materialized (
-    select set_config('synchronous_commit', 'off', true) as is
-)
 delete from outbox_message m
-using lazily
 where m.position = any($1::bigint[])
   and m.id = ($2::uuid[])[width_bucket(m.position, $1::bigint[])]
-  and lazily.is is not null
+  and (select set_config('synchronous_commit', 'off', true)) is not null

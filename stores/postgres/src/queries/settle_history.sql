@@ -1,12 +1,9 @@
 -- Like settle, and keeps the rows in the history.
-with lazily as materialized (
-    select set_config('synchronous_commit', 'off', true) as is
-), gone as (
+with gone as (
     delete from outbox_message m
-    using lazily
     where m.position = any($1::bigint[])
       and m.id = ($2::uuid[])[width_bucket(m.position, $1::bigint[])]
-      and lazily.is is not null
+      and (select set_config('synchronous_commit', 'off', true)) is not null
     returning m.*
 )
 insert into outbox_history
