@@ -48,12 +48,19 @@ impl Finding {
 pub(crate) fn of_backlog(route: &Route, backlog: &Backlog, max_age: Duration) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |code, text: String, remedy: String| findings.push(Finding::new(code, text, remedy));
-    if let Some(age) = backlog.oldest_age.filter(|age| *age > max_age) {
+    let is_old = |age: &Duration| *age > max_age;
+    if let Some(age) = backlog.oldest_pending_age.filter(is_old) {
         add(
             "old",
             format!("route {route}: the oldest message has been waiting for {}", time::age(age)),
             "see whether a relay runs and reaches its broker (`outbox doctor`), and which keys fail (`outbox keys list`)"
                 .to_owned(),
+        );
+    } else if let Some(age) = backlog.oldest_age.filter(is_old) {
+        add(
+            "old",
+            format!("route {route}: the oldest message of failing keys has been waiting for {}", time::age(age)),
+            format!("no other message waits that long; look with `outbox keys list --route {route}`"),
         );
     }
     if backlog.unowned_buckets > 0 {
@@ -126,4 +133,29 @@ pub(crate) fn of_unserved(unserved: &Unserved) -> Finding {
     let text =
         format!("route {route}: no relay serves it; its oldest message waits for {}", time::age(*oldest_age));
     Finding::new("unserved", text, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_failing_keys_are_old_only_if_no_others_are() {
+        let minutes = |minutes| Some(Duration::from_secs(60 * minutes));
+        let texts = |pending, oldest| -> Vec<String> {
+            let mut backlog = Backlog::default();
+            (backlog.oldest_pending_age, backlog.oldest_age) = (pending, oldest);
+            let found = of_backlog(&Route::default(), &backlog, Duration::from_secs(60));
+            found.into_iter().map(|finding| finding.text).collect()
+        };
+        assert!(texts(None, minutes(1)).is_empty());
+        assert_eq!(
+            texts(minutes(1), minutes(5)),
+            ["route default: the oldest message of failing keys has been waiting for 5m"]
+        );
+        assert_eq!(
+            texts(minutes(2), minutes(5)),
+            ["route default: the oldest message has been waiting for 2m"]
+        );
+    }
 }

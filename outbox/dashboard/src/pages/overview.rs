@@ -93,8 +93,12 @@ fn attention(visit: &Visit, routes: &[(RouteStatus, Backlog)], unserved: &[Unser
             found
                 .push(("warn", html! { (of(name)) a href=(to) { (paused) } ", until an operator resumes." }));
         }
-        if let Some(oldest) = backlog.oldest_age.filter(|oldest| *oldest > OLD && !is_unserved) {
+        let is_old = |oldest: &Duration| *oldest > OLD && !is_unserved;
+        if let Some(oldest) = backlog.oldest_pending_age.filter(is_old) {
             found.push(("warn", html! { (of(name)) "the oldest message has waited for " (age(oldest)) "." }));
+        } else if let Some(oldest) = backlog.oldest_age.filter(is_old) {
+            let what = "the oldest message of failing keys has waited for ";
+            found.push(("warn", html! { (of(name)) (what) (age(oldest)) "." }));
         }
         if backlog.held_keys > 0 {
             found.push(("warn", decide(visit, name, "/keys", &count(backlog.held_keys, "held key"))));

@@ -1,5 +1,7 @@
 //! Every page, of an empty outbox and of a full one.
 
+use std::time::Duration;
+
 use outbox::backend::View;
 
 use crate::world::{PAGES, World};
@@ -40,6 +42,19 @@ async fn every_page_of_a_full_outbox_shows_it() {
     browser.get("/scheduled").await.is(200).says("later");
     browser.get("/relays").await.is(200).says("relay-1").says("live").says("bucket 255");
     browser.get("/topics").await.is(200).says("orders").says("publishing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_messages_behind_a_failing_key_are_not_called_the_oldest() {
+    let world = World::new();
+    let failing = world.order("failing").await;
+    world.fail(failing, "no such column: total", false).await;
+    tokio::time::advance(Duration::from_secs(120)).await;
+    let browser = world.browser();
+    browser.get("/").await.says("the oldest message of failing keys has waited for").hides("the oldest message has");
+    world.order("waiting").await;
+    tokio::time::advance(Duration::from_secs(120)).await;
+    browser.get("/").await.says("the oldest message has waited for").hides("message of failing keys");
 }
 
 #[tokio::test]
