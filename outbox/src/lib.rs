@@ -110,7 +110,7 @@ pub mod postgres {
 #[cfg(feature = "rabbitmq")]
 #[cfg_attr(docsrs, doc(cfg(feature = "rabbitmq")))]
 pub mod rabbitmq {
-    pub use outbox_transport_rabbitmq::{ConfigError, RabbitMqTransport, RabbitMqTransportBuilder, Topology};
+    pub use outbox_transport_rabbitmq::{RabbitMqTransport, RabbitMqTransportBuilder, Topology};
 }
 
 /// Publishes to and consumes from Redis Streams.

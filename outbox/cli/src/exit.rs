@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use outbox::error::{AppendError, NameError, TransportError};
+use outbox::error::{AppendError, NameError, TransportError, TransportErrorKind};
 use outbox::relay::StartError;
 use outbox::{StoreError, StoreErrorKind};
 
@@ -108,7 +108,10 @@ impl From<StoreError> for Failed {
 
 impl From<TransportError> for Failed {
     fn from(error: TransportError) -> Self {
-        Self::Error(error.to_string())
+        match error.kind() {
+            TransportErrorKind::Invalid => Self::Usage(error.to_string()),
+            _ => Self::Error(error.to_string()),
+        }
     }
 }
 

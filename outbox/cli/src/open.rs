@@ -228,10 +228,7 @@ fn rabbitmq(
     if let Some((topic, consumer)) = canary {
         builder = builder.consumer(topic.clone(), consumer.clone());
     }
-    builder
-        .build()
-        .map(|transport| Arc::new(transport) as _)
-        .map_err(|error| Failed::usage(error.to_string()))
+    Ok(Arc::new(builder.build()?))
 }
 
 /// Kinds of databases that this program can have, each with its feature.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use outbox_contract::{TransportError, TransportErrorKind};
 use rdkafka::ClientConfig;
 
-use crate::config::{Config, GroupProtocol, not_taken};
+use crate::config::{Config, GroupProtocol, rejected};
 use crate::security::Mechanism;
 use crate::transport::KafkaTransport;
 
@@ -113,7 +113,7 @@ impl KafkaTransportBuilder {
     /// `max.message.bytes` is lower, its batches are smaller, and messages above it are rejected
     /// before they are sent; this requires `DescribeConfigs` on the topic.
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
-        self.config.max_message_bytes = bytes.max(1);
+        self.config.max_message_bytes = bytes;
         self
     }
 
@@ -139,28 +139,42 @@ impl KafkaTransportBuilder {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](TransportErrorKind::Invalid) for brokers that are not `host:port`, separated by
-    /// commas; for a property that is the transport's own, or that librdkafka rejects; for
-    /// contradictory settings; for TLS and SCRAM without the feature `tls`; for a certificate or
-    /// key that can't be read.
+    /// [`Invalid`](TransportErrorKind::Invalid), with all problems of the configuration: brokers that
+    /// are not `host:port`, separated by commas; a property that is the transport's own, or that
+    /// librdkafka rejects; contradictory settings; TLS and SCRAM without the feature `tls`. A
+    /// certificate or key that can't be read is reported when nothing else is wrong. No password is
+    /// shown.
     pub fn build(self) -> Result<KafkaTransport, TransportError> {
-        let invalid = |words: String| TransportError::new(TransportErrorKind::Invalid, "build", words);
-        let ours = self.config.properties.keys().find(|name| OURS.contains(&name.as_str()));
-        if let Some(name) = ours {
-            return Err(invalid(format!(
-                "the property {name} is set by the transport, whose guarantees depend on it: remove it"
-            )));
+        let problems = problems(&self.config);
+        if problems.is_empty() {
+            return KafkaTransport::with_config(self.config);
         }
-        if let Some(problem) = problem_of_brokers(&self.config.brokers) {
-            return Err(invalid(problem));
-        }
-        let built_with = ClientConfig::new().create_native_config().and_then(|it| it.get("builtin.features"));
-        let built_with = built_with.map_err(|error| not_taken("build", error))?;
-        match self.config.security.problem(&self.config.properties, &built_with) {
-            Some(problem) => Err(invalid(problem)),
-            None => KafkaTransport::with_config(self.config),
+        let words = format!("invalid configuration of the Kafka transport: {}", problems.join("; "));
+        Err(TransportError::new(TransportErrorKind::Invalid, "build", words))
+    }
+}
+
+/// Lists what is wrong with a configuration.
+fn problems(config: &Config) -> Vec<String> {
+    let mut problems: Vec<String> = problem_of_brokers(&config.brokers).into_iter().collect();
+    if config.max_message_bytes == 0 {
+        problems.push("max_message_bytes is 0; make it at least 1".to_owned());
+    }
+    for (name, value) in &config.properties {
+        if OURS.contains(&name.as_str()) {
+            problems.push(format!(
+                "the property {name} is set by the transport, whose guarantees depend on it; remove it"
+            ));
+        } else if let Err(error) = ClientConfig::new().set(name, value).create_native_config() {
+            problems.push(rejected(error));
         }
     }
+    let built_with = ClientConfig::new().create_native_config().and_then(|it| it.get("builtin.features"));
+    match built_with {
+        Ok(built_with) => problems.extend(config.security.problems(&config.properties, &built_with)),
+        Err(error) => problems.push(rejected(error)),
+    }
+    problems
 }
 
 /// Returns the problem of a list of brokers. librdkafka takes any, and then waits for a broker that
@@ -210,6 +224,28 @@ mod tests {
             assert!(words.contains(name) && words.contains("remove it"), "{words}");
         }
     }
+
+    #[test]
+    fn every_wrong_value_is_named_at_once_and_no_password() {
+        let wrong = KafkaTransportBuilder::new("kafka://localhost:9092".to_owned()).max_message_bytes(0);
+        let wrong = wrong.property("acks", "1").property("retries", "1");
+        let wrong = wrong.property("session.timeout.ms", "soon").property("sasl.pasword", "s3cret");
+        let error = wrong.build().expect_err("nothing of it is right");
+        assert_eq!(error.kind(), TransportErrorKind::Invalid);
+        let shown = error.to_string();
+        for problem in [
+            "the broker \"kafka://localhost:9092\" is a URL; write host:port",
+            "max_message_bytes is 0; make it at least 1",
+            "the property acks",
+            "the property retries",
+            "session.timeout.ms",
+            "sasl.pasword",
+        ] {
+            assert!(shown.contains(problem), "{problem}: {shown}");
+        }
+        assert!(!shown.contains("s3cret"), "{shown}");
+    }
+
     #[test]
     fn brokers_that_can_never_answer_are_refused_with_the_form_that_is_right() {
         for brokers in ["", " , ", "kafka://localhost:9092", "one:9092,http://two:9092"] {

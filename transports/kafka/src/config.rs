@@ -294,6 +294,11 @@ impl Kind {
 
 /// Returns the error for a configuration that the client rejected.
 pub(crate) fn not_taken(operation: &'static str, error: KafkaError) -> TransportError {
+    TransportError::new(TransportErrorKind::Invalid, operation, rejected(error))
+}
+
+/// Says what the client rejected of a configuration.
+pub(crate) fn rejected(error: KafkaError) -> String {
     // The client's error is not kept: printed it shows the value, a password where the name of its
     // property was misspelt.
     let why = match error {
@@ -306,8 +311,7 @@ pub(crate) fn not_taken(operation: &'static str, error: KafkaError) -> Transport
     } else {
         ""
     };
-    let words = format!("librdkafka rejected the configuration: {why}{locked}");
-    TransportError::new(TransportErrorKind::Invalid, operation, words)
+    format!("librdkafka rejected the configuration: {why}{locked}")
 }
 
 #[cfg(test)]

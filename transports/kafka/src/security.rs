@@ -128,28 +128,32 @@ impl Security {
         all
     }
 
-    /// Returns what is wrong with it beside these properties, for a librdkafka that was built with
+    /// Lists what is wrong with it beside these properties, for a librdkafka that was built with
     /// what this list of names says.
-    pub(crate) fn problem(&self, properties: &BTreeMap<String, String>, built_with: &str) -> Option<String> {
+    pub(crate) fn problems(&self, properties: &BTreeMap<String, String>, built_with: &str) -> Vec<String> {
         let ours = self.properties();
-        let twice =
-            properties.keys().find(|name| ours.iter().any(|(of_ours, _)| same(of_ours) == same(name)));
-        if let Some(name) = twice {
-            return Some(format!(
-                "the property {name} is also set by tls, authorities, identity or credentials: remove one of them"
-            ));
-        }
+        let is_ours = |name: &String| ours.iter().any(|(of_ours, _)| same(of_ours) == same(name));
+        let mut problems: Vec<String> = properties
+            .keys()
+            .filter(|name| is_ours(name))
+            .map(|name| {
+                format!(
+                    "the property {name} is also set by tls, authorities, identity or credentials; remove one of them"
+                )
+            })
+            .collect();
         let given = properties.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        given.chain(ours).find_map(|(name, value)| {
+        problems.extend(given.chain(ours.iter().copied()).filter_map(|(name, value)| {
             let value = value.to_ascii_uppercase();
             let is_built = |part: &Part| built_with.split(',').any(|built| built.trim() == part.name);
             let part = PARTS.iter().find(|part| (part.wanted)(name, &value) && !is_built(part))?;
             let what = part.what;
             Some(format!(
-                "{name} needs {what}, which librdkafka was built without: enable the feature `tls` of outbox-transport-kafka \
+                "{name} needs {what}, which librdkafka was built without; enable the feature `tls` of outbox-transport-kafka \
                  (`kafka-tls` of outbox)"
             ))
-        })
+        }));
+        problems
     }
 }
 
@@ -197,9 +201,9 @@ mod tests {
             security(scram),
         ];
         for security in by_methods {
-            let problem = security.problem(&none, WITHOUT).unwrap();
-            assert!(problem.contains("feature `tls`") && !problem.contains("hush"), "{problem}");
-            assert_eq!(security.problem(&none, WITH), None);
+            let problems = security.problems(&none, WITHOUT).join("; ");
+            assert!(problems.contains("feature `tls`") && !problems.contains("hush"), "{problems}");
+            assert_eq!(security.problems(&none, WITH), [""; 0]);
         }
         let by_properties = [
             ("security.protocol", "sasl_ssl"),
@@ -209,24 +213,24 @@ mod tests {
         ];
         for property in by_properties {
             let property = properties(&[property]);
-            let problem = Security::default().problem(&property, WITHOUT).unwrap();
-            assert!(problem.contains("feature `tls`"), "{problem}");
-            assert_eq!(Security::default().problem(&property, WITH), None);
+            let problems = Security::default().problems(&property, WITHOUT);
+            assert!(problems.len() == 1 && problems[0].contains("feature `tls`"), "{problems:?}");
+            assert_eq!(Security::default().problems(&property, WITH), [""; 0]);
         }
         let plain = security(|it| it.credentials(Mechanism::Plain, "shop".to_owned(), "hush".to_owned()));
-        assert_eq!(plain.problem(&none, WITHOUT), None, "PLAIN needs nothing");
+        assert_eq!(plain.problems(&none, WITHOUT), [""; 0], "PLAIN needs nothing");
     }
 
     #[test]
     fn what_a_method_says_is_not_said_by_a_property_too() {
         let trusting = security(|it| it.authorities("pem".to_owned()));
         for name in ["security.protocol", "ssl.ca.location", "ssl.ca.pem"] {
-            let problem = trusting.problem(&properties(&[(name, "x")]), WITH).unwrap();
-            assert!(problem.contains(name), "{problem}");
+            let problems = trusting.problems(&properties(&[(name, "x")]), WITH);
+            assert!(problems.len() == 1 && problems[0].contains(name), "{problems:?}");
         }
         let known = security(scram);
-        assert!(known.problem(&properties(&[("sasl.mechanisms", "PLAIN")]), WITH).is_some());
-        assert_eq!(trusting.problem(&properties(&[("ssl.key.password", "hush")]), WITH), None);
+        assert_eq!(known.problems(&properties(&[("sasl.mechanisms", "PLAIN")]), WITH).len(), 1);
+        assert_eq!(trusting.problems(&properties(&[("ssl.key.password", "hush")]), WITH), [""; 0]);
     }
 
     #[test]

@@ -31,12 +31,14 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reports the names that are invalid, all at once.
+    /// Reports the settings that are invalid, all at once.
     pub(crate) fn check(&self) -> Result<(), TransportError> {
         if self.problems.is_empty() {
             return Ok(());
         }
-        Err(TransportError::new(TransportErrorKind::Invalid, "check", self.problems.join("; ")))
+        let words =
+            format!("invalid configuration of the in-process transport: {}", self.problems.join("; "));
+        Err(TransportError::new(TransportErrorKind::Invalid, "check", words))
     }
 
     /// Rejects a message that can never be delivered.
@@ -120,14 +122,14 @@ impl MemoryTransportBuilder {
     /// Sets the number of partitions of a topic: the maximum number of members of a consumer that
     /// work in parallel. 1 to 256, default 8.
     pub fn partitions(mut self, partitions: usize) -> Self {
-        self.config.partitions = partitions.clamp(1, BUCKETS);
+        self.config.partitions = partitions;
         self
     }
 
     /// Sets the maximum number of unacknowledged messages for one consumer of one topic. At least
     /// 1, default 10,000. Publishing waits for room.
     pub fn buffer_messages(mut self, messages: usize) -> Self {
-        self.config.buffer.messages = messages.max(1);
+        self.config.buffer.messages = messages;
         self
     }
 
@@ -144,9 +146,24 @@ impl MemoryTransportBuilder {
         self
     }
 
-    /// Returns the transport.
+    /// Returns the transport. What is wrong with its settings is reported by
+    /// [`check`](outbox_contract::Transport::check), with which relays and inboxes start.
     #[must_use]
     pub fn build(self) -> MemoryTransport {
-        MemoryTransport::with_config(self.config)
+        let mut config = self.config;
+        let given = [
+            ("partitions", Some(config.partitions), BUCKETS),
+            ("buffer_messages", Some(config.buffer.messages), usize::MAX),
+            ("max_message_bytes", config.max_message_bytes, usize::MAX),
+        ];
+        for (what, value, most) in given {
+            let Some(value) = value.filter(|value| !(1..=most).contains(value)) else { continue };
+            let limit = if most == BUCKETS { format!("1 to {BUCKETS}") } else { "at least 1".to_owned() };
+            config.problems.push(format!("{what} is {value}; make it {limit}"));
+        }
+        // Without the check, too, it must not wait for ever.
+        config.partitions = config.partitions.clamp(1, BUCKETS);
+        config.buffer.messages = config.buffer.messages.max(1);
+        MemoryTransport::with_config(config)
     }
 }

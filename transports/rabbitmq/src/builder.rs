@@ -7,10 +7,10 @@ use std::time::Duration;
 use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
 use lapin::types::ShortString;
 use outbox_contract::backend::BUCKETS;
-use outbox_contract::{Consumer, NameError, Topic};
+use outbox_contract::{Consumer, NameError, Topic, TransportError, TransportErrorKind};
 
 use crate::address::Address;
-use crate::config::{Config, ConfigError, Topology};
+use crate::config::{Config, Topology};
 use crate::routing::{MAX_NAME_BYTES, Partitions, problem_of};
 use crate::transport::RabbitMqTransport;
 
@@ -211,12 +211,17 @@ impl RabbitMqTransportBuilder {
     ///
     /// # Errors
     ///
-    /// All problems of the configuration. No password is shown.
-    pub fn build(self) -> Result<RabbitMqTransport, ConfigError> {
-        self.config().map(RabbitMqTransport::with_config)
+    /// [`Invalid`](TransportErrorKind::Invalid), with all problems of the configuration. No password
+    /// is shown.
+    pub fn build(self) -> Result<RabbitMqTransport, TransportError> {
+        self.config().map(RabbitMqTransport::with_config).map_err(|problems| {
+            let words = format!("invalid configuration of the RabbitMQ transport: {}", problems.join("; "));
+            TransportError::new(TransportErrorKind::Invalid, "build", words)
+        })
     }
 
-    pub(crate) fn config(self) -> Result<Config, ConfigError> {
+    /// Returns the configuration, or all of its problems.
+    pub(crate) fn config(self) -> Result<Config, Vec<String>> {
         let mut problems = self.problems_of_values();
         let address = Address::parse(&self.url).map_err(|problem| problems.push(problem)).ok();
         let secures = [("authorities", self.authorities.is_some()), ("identity", self.identity.is_some())];
@@ -230,7 +235,7 @@ impl RabbitMqTransportBuilder {
         let mut name = |what: &str, name: String| {
             let short = ShortString::try_new(name.as_str());
             if name.is_empty() || short.is_err() {
-                problems.push(format!("{what} is {name:?}; give it 1 to {MAX_NAME_BYTES} bytes"));
+                problems.push(format!("{what} is {name:?}; make it 1 to {MAX_NAME_BYTES} bytes"));
             }
             short.unwrap_or_default()
         };
@@ -239,7 +244,7 @@ impl RabbitMqTransportBuilder {
         problems.extend(self.invalid_names.iter().map(ToString::to_string));
         problems.extend(self.consumers.values().flatten().filter_map(problem_of));
         let (Some(address), true) = (address, problems.is_empty()) else {
-            return Err(ConfigError { problems });
+            return Err(problems);
         };
         Ok(Config {
             address,
@@ -286,18 +291,19 @@ impl RabbitMqTransportBuilder {
             problems.push("connections is 0; make it at least 1".to_owned());
         }
         if self.max_message_bytes == 0 {
-            problems
-                .push("max_message_bytes is 0, so no message could be sent; make it at least 1".to_owned());
+            problems.push("max_message_bytes is 0; make it at least 1".to_owned());
         }
         if !(1..=65_535).contains(&self.heartbeat.as_secs()) {
-            problems.push(format!("heartbeat is {:?}; make it 1 to 65,535 seconds", self.heartbeat));
+            problems.push(format!("heartbeat is {:?}; make it 1 s to 65,535 s", self.heartbeat));
         }
-        if self.timeout.is_zero() || self.first_pause.is_zero() {
-            problems.push("timeout or the first of pauses is 0; make both at least 1 ms".to_owned());
+        for (what, time) in [("timeout", self.timeout), ("the first of pauses", self.first_pause)] {
+            if time.is_zero() {
+                problems.push(format!("{what} is {time:?}; make it at least 1 ms"));
+            }
         }
         if self.max_pause < self.first_pause {
             problems.push(format!(
-                "the longest of pauses ({:?}) is shorter than the first ({:?}); make it at least as long",
+                "the longest of pauses is {:?}; make it at least the first ({:?})",
                 self.max_pause, self.first_pause
             ));
         }
@@ -328,17 +334,25 @@ mod tests {
 
     #[test]
     fn every_problem_is_reported_at_once_and_no_password() {
-        let error = RabbitMqTransport::builder("nonsense:s3cret")
+        let wrong = RabbitMqTransport::builder("nonsense:s3cret")
             .partitions(257)
             .connections(0)
             .heartbeat(Duration::from_millis(100))
             .exchange("")
             .delivery_limit(5)
             .consumer("", "a\nb")
-            .build()
-            .unwrap_err();
-        assert_eq!(error.problems().len(), 8, "{error}");
-        assert!(!error.to_string().contains("s3cret"), "{error}");
+            .timeout(Duration::ZERO);
+        let problems = wrong.clone().config().unwrap_err();
+        assert_eq!(problems.len(), 9, "{problems:?}");
+        let error = wrong.build().unwrap_err();
+        assert_eq!(error.kind(), TransportErrorKind::Invalid);
+        let shown = error.to_string();
+        for part in
+            ["partitions is 257; make it 1 to 256", "connections is 0", "timeout is 0ns", "delivery_limit"]
+        {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        assert!(!shown.contains("s3cret"), "{shown}");
     }
 
     #[test]
@@ -352,9 +366,8 @@ mod tests {
     fn what_is_for_tls_is_refused_without_it() {
         let refused = [builder().authorities("pem"), builder().identity("certificate", "s3cret key")];
         for (builder, what) in refused.into_iter().zip(["authorities", "identity"]) {
-            let error = builder.build().unwrap_err();
-            let shown = error.to_string();
-            assert_eq!(error.problems().len(), 1, "{shown}");
+            let problems = builder.config().unwrap_err();
+            let [shown] = problems.as_slice() else { panic!("{problems:?}") };
             assert!(
                 shown.contains(what) && shown.contains("amqps://") && !shown.contains("s3cret"),
                 "{shown}"

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lapin::tcp::OwnedTLSConfig;
 use lapin::types::ShortString;
-use outbox_contract::{Consumer, Failure, Message, Rejection, Topic, TransportErrorKind};
+use outbox_contract::{Consumer, Failure, Message, Rejection, Topic};
 
 use crate::address::Address;
 use crate::routing::Partitions;
@@ -88,31 +88,3 @@ impl fmt::Debug for Config {
             .finish_non_exhaustive()
     }
 }
-
-/// Invalid configuration, with all of its problems.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError {
-    pub(crate) problems: Vec<String>,
-}
-
-impl ConfigError {
-    /// Returns the stable code of this error, as the book's page on errors lists it.
-    #[must_use]
-    pub const fn code(&self) -> &'static str {
-        TransportErrorKind::Invalid.code()
-    }
-
-    /// Returns the problems, each with its value and remedy.
-    #[must_use]
-    pub fn problems(&self) -> &[String] {
-        &self.problems
-    }
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "invalid configuration of the RabbitMQ transport: {}", self.problems.join("; "))
-    }
-}
-
-impl std::error::Error for ConfigError {}

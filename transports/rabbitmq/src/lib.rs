@@ -36,5 +36,5 @@ mod upkeep;
 mod wire;
 
 pub use builder::RabbitMqTransportBuilder;
-pub use config::{ConfigError, Topology};
+pub use config::Topology;
 pub use transport::RabbitMqTransport;

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use outbox_contract::backend::BUCKETS;
 use outbox_contract::{TransportError, TransportErrorKind};
+use redis::Client;
 
-use crate::transport::RedisTransport;
+use crate::transport::{RedisTransport, client};
 
 /// Limit of times: Redis and the clocks of a process refuse times that they can't count to.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
@@ -75,7 +76,53 @@ pub(crate) struct Config {
 
 impl Config {
     pub(crate) fn lease_millis(&self) -> u64 {
-        u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX).max(1)
+        u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Lists what is wrong with the settings.
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.prefix.is_empty() || self.prefix.contains(['{', '}']) {
+            problems.push(format!("prefix is {:?}; make it a name without braces", self.prefix));
+        }
+        if self.units == 0 || usize::try_from(self.units).is_ok_and(|units| units > BUCKETS) {
+            problems.push(format!("units is {}; make it 1 to {BUCKETS}", self.units));
+        }
+        if self.max_message_bytes == Some(0) {
+            problems.push("max_message_bytes is 0; make it at least 1".to_owned());
+        }
+        for (what, time) in [
+            ("confirm_timeout", self.confirm_timeout),
+            ("keep_epochs", self.keep_epochs),
+            ("lease", self.lease),
+            ("heartbeat", self.heartbeat),
+            ("connect_timeout", self.connect_timeout),
+            ("request_timeout", self.request_timeout),
+        ] {
+            if time < Duration::from_millis(1) {
+                problems.push(format!("{what} is {time:?}; make it at least 1 ms"));
+            }
+        }
+        if self.heartbeat > self.lease / 2 {
+            problems.push(format!(
+                "heartbeat is {:?}; make it at most half of the lease ({:?})",
+                self.heartbeat, self.lease
+            ));
+        }
+        if self.retention == Retention::AtMost(0) {
+            problems.push(
+                "retention is AtMost(0), which would delete unread messages; make it at least 1, or use Finished"
+                    .to_owned(),
+            );
+        }
+        if self.cluster && self.confirm != Confirm::default() {
+            problems.push(
+                "confirm_replicas or confirm_disk is set, which a cluster does not support; remove it, and use appendfsync and \
+                 min-replicas-to-write"
+                    .to_owned(),
+            );
+        }
+        problems
     }
 
     fn times(&mut self) -> impl Iterator<Item = &mut Duration> {
@@ -285,39 +332,24 @@ impl RedisTransportBuilder {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](TransportErrorKind::Invalid) names the value that makes no sense.
+    /// [`Invalid`](TransportErrorKind::Invalid), with all problems of the configuration. No password
+    /// is shown.
     pub fn build(self) -> Result<RedisTransport, TransportError> {
         let Self { url, others, authorities, mut config } = self;
         for time in config.times() {
             *time = (*time).min(LONGEST);
         }
-        let wrong = |words: String| TransportError::new(TransportErrorKind::Invalid, "build", words);
-        if config.prefix.is_empty() || config.prefix.contains(['{', '}']) {
-            return Err(wrong(format!("prefix is {:?}; make it a name without braces", config.prefix)));
+        let mut problems = config.problems();
+        let urls = std::iter::once(&url).chain(&others);
+        let seeds = urls.filter_map(|url| {
+            client(url, authorities.as_deref()).map_err(|problem| problems.push(problem)).ok()
+        });
+        let seeds: Vec<Client> = seeds.collect();
+        problems.dedup();
+        if problems.is_empty() {
+            return Ok(RedisTransport::with_config(seeds, config));
         }
-        if config.units == 0 || usize::try_from(config.units).is_ok_and(|units| units > BUCKETS) {
-            return Err(wrong(format!("units is {}; make it 1 to {BUCKETS}", config.units)));
-        }
-        if config.heartbeat.is_zero() || config.heartbeat > config.lease / 2 {
-            return Err(wrong(format!(
-                "heartbeat is {:?}, too long for leases of {:?}; make it half of that or less",
-                config.heartbeat, config.lease
-            )));
-        }
-        if config.retention == Retention::AtMost(0) {
-            return Err(wrong(
-                "retention is Retention::AtMost(0), which would delete unread messages; make it 1 or more, or use Finished"
-                    .to_owned(),
-            ));
-        }
-        if config.cluster && config.confirm != Confirm::default() {
-            return Err(wrong(
-                "confirm_replicas and confirm_disk are not supported on a cluster; remove them, and use appendfsync and \
-                 min-replicas-to-write"
-                    .to_owned(),
-            ));
-        }
-        let urls: Vec<&str> = std::iter::once(&url).chain(&others).map(String::as_str).collect();
-        RedisTransport::with_config(&urls, authorities.as_deref(), config)
+        let words = format!("invalid configuration of the Redis transport: {}", problems.join("; "));
+        Err(TransportError::new(TransportErrorKind::Invalid, "build", words))
     }
 }

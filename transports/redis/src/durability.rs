@@ -30,7 +30,7 @@ impl Durability {
 
     /// Adds the questions to what is sent. How many there are: [`questions`](Self::questions).
     pub(crate) fn ask(&self, pipeline: &mut Pipeline) {
-        let millis = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX).max(1);
+        let millis = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
         if self.confirm.replicas > 0 {
             pipeline.cmd("WAIT").arg(self.confirm.replicas).arg(millis);
         }

@@ -81,12 +81,7 @@ impl RedisTransport {
         made.map_err(|error| error.transport_error("create topic"))
     }
 
-    pub(crate) fn with_config(
-        urls: &[&str],
-        authorities: Option<&[u8]>,
-        config: Config,
-    ) -> Result<Self, TransportError> {
-        let seeds = urls.iter().map(|url| client(url, authorities)).collect::<Result<_, _>>()?;
+    pub(crate) fn with_config(seeds: Vec<Client>, config: Config) -> Self {
         let server = Arc::new(Server::new(seeds, &config));
         let routing = Routing::new(config.prefix.clone());
         let shared = SharedTransport {
@@ -100,16 +95,15 @@ impl RedisTransport {
             routing,
             config,
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Self { shared: Arc::new(shared) }
     }
 }
 
-/// A client of the server at an address. Nothing is asked yet.
-fn client(url: &str, authorities: Option<&[u8]>) -> Result<Client, TransportError> {
+/// A client of the server at an address, or what is wrong with it. Nothing is asked yet.
+pub(crate) fn client(url: &str, authorities: Option<&[u8]>) -> Result<Client, String> {
     // Its words would repeat the address, which may hold a password.
-    let wrong = |what: &str| TransportError::new(TransportErrorKind::Invalid, "build", what);
     let info = url.into_connection_info().map_err(|_| {
-        wrong("invalid Redis URL; write redis://[user:password@]host[:port][/database] or rediss://")
+        "invalid Redis URL; write redis://[user:password@]host[:port][/database] or rediss://".to_owned()
     })?;
     // The answers are read as this version of the protocol has them.
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
@@ -125,7 +119,7 @@ fn client(url: &str, authorities: Option<&[u8]>) -> Result<Client, TransportErro
         None => Client::open(info),
     };
     client.map_err(|error| {
-        wrong("the certificate authorities can't be used; the URL must begin with rediss://, and they must be PEM").with_source(error)
+        format!("authorities can't be used: {error}; begin the URL with rediss://, and make them PEM")
     })
 }
 

@@ -120,12 +120,20 @@ async fn a_follower_is_delivered_no_earlier_than_its_predecessor() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_invalid_name_of_a_declared_consumer_is_reported_by_the_check() {
-    let transport = MemoryTransport::builder().consumer("", "billing").consumer("orders", "a\nb").build();
+async fn every_invalid_setting_is_reported_by_the_check() {
+    let wrong = MemoryTransport::builder().consumer("", "billing").consumer("orders", "a\nb");
+    let transport = wrong.partitions(257).buffer_messages(0).max_message_bytes(0).build();
     let error = transport.check().await.unwrap_err();
     assert_eq!((error.kind(), error.code()), (TransportErrorKind::Invalid, "OBX-TRANSPORT-INVALID"));
-    assert!(error.to_string().contains("the topic is empty"), "{error}");
-    assert!(error.to_string().contains("the consumer \"a\\nb\""), "{error}");
+    for problem in [
+        "the topic is empty",
+        "the consumer \"a\\nb\"",
+        "partitions is 257; make it 1 to 256",
+        "buffer_messages is 0; make it at least 1",
+        "max_message_bytes is 0; make it at least 1",
+    ] {
+        assert!(error.to_string().contains(problem), "{problem}: {error}");
+    }
     MemoryTransport::builder().consumer(topic(), "billing").build().check().await.unwrap();
 }
 

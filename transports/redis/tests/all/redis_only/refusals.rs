@@ -372,17 +372,25 @@ async fn nothing_is_appended_where_epochs_can_not_be_kept() {
 }
 
 #[test]
-fn values_that_make_no_sense_are_named() {
-    let refused = |builder: outbox_transport_redis::RedisTransportBuilder, word: &str| {
-        let error = builder.build().expect_err("it makes no sense");
-        assert_eq!(error.kind(), TransportErrorKind::Invalid);
-        assert!(error.to_string().contains(word), "{error}");
-    };
-    let url = "redis://127.0.0.1:1";
-    refused(RedisTransport::builder(url).units(0), "units");
-    refused(RedisTransport::builder(url).units(257), "257");
-    refused(RedisTransport::builder(url).prefix("a{b"), "a{b");
-    refused(RedisTransport::builder(url).retention(Retention::AtMost(0)), "AtMost");
-    refused(RedisTransport::builder(url).heartbeat(std::time::Duration::from_secs(14)), "14s");
-    refused(RedisTransport::builder("http://127.0.0.1"), "redis://");
+fn every_wrong_value_is_named_at_once_and_no_password() {
+    let wrong = RedisTransport::builder("http://:s3cret@127.0.0.1").cluster(["redis://127.0.0.1:1"]);
+    let wrong = wrong.confirm_replicas(1).units(257).prefix("a{b").retention(Retention::AtMost(0));
+    let wrong = wrong.heartbeat(std::time::Duration::from_secs(14)).max_message_bytes(0);
+    let error = wrong.request_timeout(std::time::Duration::ZERO).build().expect_err("nothing of it is right");
+    assert_eq!(error.kind(), TransportErrorKind::Invalid);
+    let shown = error.to_string();
+    for problem in [
+        "units is 257; make it 1 to 256",
+        "prefix is \"a{b\"",
+        "retention is AtMost(0)",
+        "heartbeat is 14s; make it at most half of the lease (15s)",
+        "max_message_bytes is 0",
+        "request_timeout is 0ns",
+        "confirm_replicas",
+        "invalid Redis URL",
+    ] {
+        assert!(shown.contains(problem), "{problem}: {shown}");
+    }
+    assert_eq!(shown.matches("; ").count(), 2 * 8 - 1, "one problem each, with its remedy: {shown}");
+    assert!(!shown.contains("s3cret"), "{shown}");
 }
