@@ -1,12 +1,12 @@
 //! The book matches the code: its listings exist, and its tables name existing items.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use outbox_contract::metric;
 
-use crate::files::{links, written_files};
+use crate::files::{links, targets, written_files};
 
 fn read(path: impl AsRef<Path>) -> String {
     let path = crate::root().join(path);
@@ -38,6 +38,70 @@ fn the_summary_lists_every_page_once_and_no_other() {
     listed.push("SUMMARY.md".into());
     listed.sort();
     assert_eq!(listed, pages().into_iter().collect::<Vec<_>>());
+}
+
+/// The site of the book has nothing else of the repository.
+#[test]
+fn every_link_of_the_book_leads_to_a_part_of_the_book() {
+    let text = |page: PathBuf| (page.clone(), read(Path::new("book/src").join(page)));
+    let pages: BTreeMap<PathBuf, String> = pages().into_iter().map(text).collect();
+    let mut problems = Vec::new();
+    for (page, text) in &pages {
+        for target in targets(text) {
+            let (file, part) = target.split_once('#').unwrap_or((target, ""));
+            let leads_to = if file.is_empty() { Some(page.clone()) } else { led_to(page, file) };
+            let is_there = leads_to.is_some_and(|to| match pages.get(&to) {
+                Some(text) => part.is_empty() || headings(text).contains(part),
+                None => to.starts_with("images") && part.is_empty(),
+            });
+            if !is_there {
+                problems.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "no page or heading of the book:\n  {}\n", problems.join("\n  "));
+}
+
+/// Returns the file to which a link of a page leads. None: one outside of the book.
+fn led_to(page: &Path, link: &str) -> Option<PathBuf> {
+    let mut to = page.parent()?.to_owned();
+    for part in Path::new(link).components() {
+        match part {
+            Component::ParentDir => to.pop().then_some(())?,
+            Component::Normal(part) => to.push(part),
+            _ => return None,
+        }
+    }
+    Some(to)
+}
+
+/// Returns the names by which the headings of a page are linked to.
+fn headings(page: &str) -> BTreeSet<String> {
+    let mut in_code = false;
+    let lines = page.lines().filter(|line| {
+        in_code ^= line.trim_start().starts_with("```");
+        !in_code && line.starts_with('#')
+    });
+    let kept = |letter: char| match letter {
+        ' ' => Some('-'),
+        letter if letter.is_alphanumeric() || "-_".contains(letter) => Some(letter),
+        _ => None,
+    };
+    let name = |line: &str| {
+        line.trim_start_matches('#').trim().to_lowercase().chars().filter_map(kept).collect::<String>()
+    };
+    lines.map(name).collect()
+}
+
+#[test]
+fn links_are_followed_within_the_book() {
+    let to = |page: &str, link: &str| led_to(Path::new(page), link);
+    assert_eq!(to("a.md", "b.md"), Some("b.md".into()));
+    assert_eq!(to("decisions/0001-a.md", "../b.md"), Some("b.md".into()));
+    assert_eq!(to("a.md", "decisions/index.md"), Some("decisions/index.md".into()));
+    assert_eq!(to("a.md", "../../stores/README.md"), None);
+    let page = "# `a` and B's\n```sh\n# no heading\n```\n## C, or D\n";
+    assert_eq!(headings(page), ["a-and-bs", "c-or-d"].map(str::to_owned).into());
 }
 
 #[test]

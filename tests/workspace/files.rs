@@ -112,6 +112,12 @@ fn every_link_to_a_file_leads_to_one() {
 /// Returns the links of a Markdown page that lead to files, without the places within them. Code is
 /// left out.
 pub(crate) fn links(page: &str) -> Vec<&str> {
+    let files = targets(page).into_iter().map(|target| target.split('#').next().unwrap_or_default());
+    files.filter(|file| !file.is_empty()).collect()
+}
+
+/// Returns the links of a Markdown page that lead to no other site, as they are. Code is left out.
+pub(crate) fn targets(page: &str) -> Vec<&str> {
     let mut in_code = false;
     let text = page.lines().filter(|line| {
         let fence = line.trim_start().starts_with("```");
@@ -119,17 +125,14 @@ pub(crate) fn links(page: &str) -> Vec<&str> {
         !in_code && !fence
     });
     let targets = text.flat_map(|line| line.split("](").skip(1).filter_map(|rest| rest.split(')').next()));
-    targets
-        .filter(|target| !target.contains("://") && !target.starts_with("mailto:"))
-        .map(|target| target.split('#').next().unwrap_or_default())
-        .filter(|target| !target.is_empty())
-        .collect()
+    targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:")).collect()
 }
 
 #[test]
 fn links_are_read_from_pages() {
     let page = "[a](a.md), [b](b/c.md#part) and [here](#part), [web](https://example.com/x.md)\n```\n[code](no.md)\n```\n[d](../d)";
     assert_eq!(links(page), ["a.md", "b/c.md", "../d"]);
+    assert_eq!(targets(page), ["a.md", "b/c.md#part", "#part", "../d"]);
 }
 
 #[test]

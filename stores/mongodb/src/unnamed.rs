@@ -25,7 +25,7 @@ impl Unnamed {
         tracing::error!(
             name,
             "a document of {MESSAGE} is never published, for no statement could name it: its _id must be route, position (a whole number), id (a UUID \
-             of 16 bytes), in this order; write it again as the README says, and remove this one"
+             of 16 bytes), in this order; write it again as the book says, and remove this one"
         );
     }
 

@@ -15,7 +15,7 @@ use outbox_contract::{Admin, Failure, Headers, Key, KeyId, MessageId, Route, Sto
 
 use super::support::{Fixture, append, epoch, everything, fetch, message, messages, open, options, relay};
 
-/// As the README tells programs in other languages, with changes to the document. Says under which
+/// As the book tells programs in other languages, with changes to the document. Says under which
 /// name.
 async fn write(fixture: &Fixture, session: &mut ClientSession, key: &str, change: Document) -> Document {
     let mut written = document(fixture, session, key).await;
@@ -100,7 +100,7 @@ fn of_subtype(subtype: BinarySubtype) -> impl FnOnce(&mut Document) {
 const OTHER_SUBTYPES: [BinarySubtype; 2] = [BinarySubtype::Generic, BinarySubtype::UuidOld];
 
 #[tokio::test]
-async fn what_the_readme_tells_other_languages_is_a_message() {
+async fn what_the_book_tells_other_languages_is_a_message() {
     let Some(fixture) = Fixture::new().await else { return };
     let store = &fixture.store;
     let relay = relay(store).await;

@@ -142,7 +142,7 @@ async fn a_user_without_rights_is_told_which_it_needs() {
         assert_says(&error, StoreErrorKind::NotPermitted, "to migrate, also create");
         fixture.store.migrate().await.unwrap();
 
-        // The grants in the README are enough.
+        // The grants in the book are enough.
         fixture.server.query(
             &fixture.url,
             &format!("grant select, insert, update, delete on {database}.* to {user}@'127.0.0.1'"),

@@ -1,4 +1,4 @@
-//! Programs in other languages: the statements of the README, run by the server's own command line
+//! Programs in other languages: the statements of the book, run by the server's own command line
 //! client, and what they get wrong.
 
 use outbox_contract::admin::{Edit, Filter};
@@ -7,17 +7,17 @@ use outbox_contract::{Admin, Key, Route, Store, StoreErrorKind};
 
 use super::support::{append, both, fetch, message, messages, relay};
 
-/// The statements as the README has them.
+/// The statements as the page of the book has them.
 fn statements() -> &'static str {
-    let readme = include_str!("../../../README.md");
-    let (_, from) = readme.split_once("```sql\nset @topic").unwrap();
+    let page = include_str!("../../../../../book/src/mysql.md");
+    let (_, from) = page.split_once("```sql\nset @topic").unwrap();
     let (statements, _) = from.split_once("```").unwrap();
-    let at = readme.len() - from.len() - "set @topic".len();
-    &readme[at..at + "set @topic".len() + statements.len()]
+    let at = page.len() - from.len() - "set @topic".len();
+    &page[at..at + "set @topic".len() + statements.len()]
 }
 
 #[tokio::test]
-async fn the_statements_of_the_readme_append_a_message() {
+async fn the_statements_of_the_book_append_a_message() {
     for fixture in both().await {
         let first = message("order-1");
         append(&fixture.store, [first.clone()]).await;
@@ -47,7 +47,7 @@ async fn the_statements_of_the_readme_append_a_message() {
 
 /// On a route whose stripes do not exist yet.
 #[tokio::test]
-async fn the_statements_of_the_readme_make_the_stripe_of_a_new_route() {
+async fn the_statements_of_the_book_make_the_stripe_of_a_new_route() {
     for fixture in both().await {
         let statements = statements().replace("@route = 'default'", "@route = 'new'");
         fixture.server.query(&fixture.url, &format!("start transaction; {statements}; commit"));

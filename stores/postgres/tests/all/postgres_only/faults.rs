@@ -108,7 +108,7 @@ async fn a_role_without_rights_is_told_which_it_needs() {
     let guest = open(&format!("postgres://{role}@{address}"), elsewhere).await;
     assert_says(&guest.migrate().await.unwrap_err(), StoreErrorKind::NotPermitted, "create on the schema");
 
-    // The permissions of the README are sufficient.
+    // The permissions of the book are sufficient.
     fixture
         .run(&format!(
             "grant usage on schema public to {role}; grant select, insert, update, delete on all tables in schema public to {role}; \

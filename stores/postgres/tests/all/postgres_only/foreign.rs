@@ -53,16 +53,16 @@ async fn a_function_appends_in_the_callers_transaction() {
     assert_eq!(fixture.number("select count(*) from outbox_message").await, 0);
 }
 
-/// A listing of the README, by its language.
+/// A listing of the page of the book, by its language.
 fn listing(language: &str, begins: &str) -> &'static str {
-    let readme = include_str!("../../../README.md");
+    let page = include_str!("../../../../../book/src/postgres.md");
     let fence = format!("```{language}\n");
     let mut listings =
-        readme.split(fence.as_str()).skip(1).map(|rest| rest.split("```").next().unwrap_or_default());
-    listings.find(|listing| listing.starts_with(begins)).expect("the README has such a listing")
+        page.split(fence.as_str()).skip(1).map(|rest| rest.split("```").next().unwrap_or_default());
+    listings.find(|listing| listing.starts_with(begins)).expect("the page has such a listing")
 }
 
-/// Messages that each listing of the README writes: JSON by the function and by INSERT, bytes by
+/// Messages that each listing of the page writes: JSON by the function and by INSERT, bytes by
 /// the function.
 async fn assert_listed_messages(fixture: &Fixture) {
     let relay = relay(&fixture.store).await;

@@ -159,6 +159,28 @@ async fn the_store_works_again_when_the_disk_has_room_again() {
     let mut options = SqliteOptions::default();
     options.connections = 1;
     let store = SqliteStore::open_with(directory.path().join("outbox.db"), options).await.unwrap();
+    fill_disk_and_make_room(&store).await;
+}
+
+#[tokio::test]
+async fn a_pool_of_your_own_works_again_with_the_options_that_the_book_names() {
+    // ANCHOR: own_pool
+    use sqlx::Connection;
+
+    let options = sqlx::sqlite::SqlitePoolOptions::new().after_release(|connection, _| {
+        Box::pin(async move {
+            connection.ping().await?; // a roll-back that is under way is over then
+            Ok(!connection.is_in_transaction())
+        })
+    });
+    // ANCHOR_END: own_pool
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}?mode=rwc", directory.path().join("outbox.db").display());
+    let pool = options.max_connections(1).connect(&url).await.unwrap();
+    fill_disk_and_make_room(&SqliteStore::new(pool)).await;
+}
+
+async fn fill_disk_and_make_room(store: &SqliteStore) {
     store.migrate().await.unwrap();
     let mut tx = store.begin().await.unwrap();
     fill_disk(&mut tx).await;
@@ -168,9 +190,9 @@ async fn the_store_works_again_when_the_disk_has_room_again() {
     let mut tx = store.begin().await.unwrap();
     store.append(&mut tx, &[large()]).await.unwrap();
     store.rollback(tx).await.unwrap();
-    append(&store, [message("a", "1")]).await;
-    let relay = relay(&store).await;
-    assert_eq!(messages(&fetch(&store, relay).await).len(), 1);
+    append(store, [message("a", "1")]).await;
+    let relay = relay(store).await;
+    assert_eq!(messages(&fetch(store, relay).await).len(), 1);
 }
 
 #[tokio::test]

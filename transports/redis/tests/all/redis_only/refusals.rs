@@ -122,12 +122,12 @@ async fn finish_without_error(deliveries: &dyn Deliveries, messages: &[Arc<Store
     }
 }
 
-/// The permissions that the first page names are enough.
+/// The permissions that the page of the book names are enough.
 #[tokio::test]
-async fn the_permissions_of_the_readme_are_enough() {
+async fn the_permissions_of_the_book_are_enough() {
     let Some(server) = Redis::newest().start().or_skip() else { return };
-    let readme = include_str!("../../../README.md");
-    let named = readme.rsplit_once("The user needs").unwrap().1;
+    let page = include_str!("../../../../../book/src/redis.md");
+    let named = page.rsplit_once("The user needs").unwrap().1;
     let mut command = vec!["ACL", "SETUSER", "app", "on", ">pw", "~mine*"];
     command.extend(named.split(['`', ' ', '\n']).filter(|word| word.starts_with('+')));
     assert!(command.len() > 12, "{command:?}");
