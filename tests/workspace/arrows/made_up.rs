@@ -211,3 +211,12 @@ fn a_crate_is_called_after_its_folder() {
     house().with_crate("outbox/core", "outbox-core").has_one_that_begins("outbox-core in outbox/core/");
     house().with_crate("stores/a/b", "outbox-store-a/b").has_one_that_begins("outbox-store-a/b");
 }
+
+#[test]
+fn a_row_that_no_crate_needs_is_named() {
+    let told = unused(&house().0).join("\n");
+    assert!(told.contains("no crate needs outbox-cli -> outbox (it stands where users stand)"), "{told}");
+    for needed in ["outbox-cli -> outbox-dashboard", "outbox-tests -> outbox*"] {
+        assert!(!told.contains(needed), "{told}");
+    }
+}
