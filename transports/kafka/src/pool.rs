@@ -7,6 +7,7 @@ use outbox_contract::TransportError;
 
 use crate::config::Config;
 use crate::gapless::Gapless;
+use crate::retired::Retired;
 
 /// The producer in use and its spare.
 #[derive(Debug)]
@@ -16,6 +17,7 @@ pub(crate) struct Pool {
     batch_bytes: usize,
     /// True if they wait for more messages.
     lingers: bool,
+    retired: Arc<Retired>,
     seats: Mutex<Seats>,
 }
 
@@ -24,8 +26,6 @@ struct Seats {
     current: Option<Arc<Gapless>>,
     spare: Option<Arc<Gapless>>,
     closed: bool,
-    /// Number of producers that were retired.
-    retired: u64,
 }
 
 impl Pool {
@@ -33,11 +33,13 @@ impl Pool {
         config: &Arc<Config>,
         batch_bytes: usize,
         lingers: bool,
+        retired: &Arc<Retired>,
     ) -> Result<Arc<Self>, TransportError> {
         let current = Some(Arc::new(Gapless::new(config, batch_bytes, lingers)?));
         let spare = Some(Arc::new(Gapless::new(config, batch_bytes, lingers)?));
-        let seats = Mutex::new(Seats { current, spare, closed: false, retired: 0 });
-        Ok(Arc::new(Self { config: Arc::clone(config), batch_bytes, lingers, seats }))
+        let seats = Mutex::new(Seats { current, spare, closed: false });
+        let (config, retired) = (Arc::clone(config), Arc::clone(retired));
+        Ok(Arc::new(Self { config, batch_bytes, lingers, retired, seats }))
     }
 
     fn seats(&self) -> MutexGuard<'_, Seats> {
@@ -69,12 +71,16 @@ impl Pool {
     /// takes its place. Repeat: harmless.
     pub(crate) fn retire(self: &Arc<Self>, producer: &Arc<Gapless>) {
         producer.close();
-        {
+        let was_in_use = {
             let mut seats = self.seats();
-            if seats.current.as_ref().is_some_and(|current| Arc::ptr_eq(current, producer)) {
+            let is_in_use = seats.current.as_ref().is_some_and(|current| Arc::ptr_eq(current, producer));
+            if is_in_use {
                 seats.current = seats.spare.take();
-                seats.retired += 1;
             }
+            is_in_use
+        };
+        if was_in_use {
+            self.retired.one();
         }
         let (pool, failed) = (Arc::clone(self), Arc::clone(producer));
         let rest = move || {
@@ -121,10 +127,5 @@ impl Pool {
         for producer in [current, spare].into_iter().flatten() {
             self.retire(&producer);
         }
-    }
-
-    /// Returns the number of producers that were retired since the transport was built.
-    pub(crate) fn retired(&self) -> u64 {
-        self.seats().retired
     }
 }

@@ -16,6 +16,7 @@ use outbox_contract::{Topic, TransportError};
 
 use crate::config::Config;
 use crate::pool::Pool;
+use crate::retired::Retired;
 
 /// Time after its last rejection for which a topic goes by a producer of its own.
 const APART: Duration = Duration::from_secs(600);
@@ -45,6 +46,7 @@ enum Apart {
 #[derive(Debug)]
 pub(crate) struct Pools {
     config: Arc<Config>,
+    retired: Arc<Retired>,
     common: Arc<Pool>,
     /// For small batches. None: they wait like others.
     small: Option<Arc<Pool>>,
@@ -68,13 +70,15 @@ struct Rejections {
 
 impl Pools {
     pub(crate) fn new(config: &Arc<Config>) -> Result<Self, TransportError> {
+        let retired = Arc::default();
         Ok(Self {
             config: Arc::clone(config),
-            common: Pool::new(config, config.batch_bytes(), true)?,
+            common: Pool::new(config, config.batch_bytes(), true, &retired)?,
             small: config
                 .sends_small_ones_at_once()
-                .then(|| Pool::new(config, config.batch_bytes(), false))
+                .then(|| Pool::new(config, config.batch_bytes(), false, &retired))
                 .transpose()?,
+            retired,
             apart: Mutex::default(),
             rejections: Mutex::default(),
         })
@@ -122,7 +126,7 @@ impl Pools {
             Apart::Batches(bytes) => bytes,
             Apart::Rejecting(_) => self.config.batch_bytes(),
         };
-        let pool = Pool::new(&self.config, bytes, true)?;
+        let pool = Pool::new(&self.config, bytes, true, &self.retired)?;
         others.pools.insert(which, Arc::clone(&pool));
         Ok(pool)
     }
@@ -174,8 +178,7 @@ impl Pools {
 
     /// Returns the number of producers that were retired since the transport was built.
     pub(crate) fn retired(&self) -> u64 {
-        let usual = [&self.common].into_iter().chain(&self.small).map(|pool| pool.retired()).sum::<u64>();
-        usual + self.others().pools.values().map(|pool| pool.retired()).sum::<u64>()
+        self.retired.all()
     }
 }
 

@@ -131,8 +131,8 @@ impl KafkaTransport {
     }
 
     /// Returns the number of producers that were given up and replaced since the transport was
-    /// built: one for each batch that was not confirmed whole, for whatever reason. A number that
-    /// grows all the time tells of a topic or a broker that is not well.
+    /// built. For the tests of this crate; a warning tells operators while it grows.
+    #[doc(hidden)]
     #[must_use]
     pub fn retired_producers(&self) -> u64 {
         self.shared.pools.retired()

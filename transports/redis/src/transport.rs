@@ -12,6 +12,7 @@ use outbox_contract::backend::flow::Window;
 use outbox_contract::backend::{Deliveries, Outcomes, PublishBatch, Subscription, Transport, Unit};
 use outbox_contract::{Consumer, Message, NameError, Rejection, Topic, TransportError, TransportErrorKind};
 use redis::{Client, IntoConnectionInfo, Pipeline, ProtocolVersion, TlsCertificates};
+use rustls::crypto::{CryptoProvider, ring};
 
 use crate::config::{Config, RedisTransportBuilder, Start};
 use crate::connection::{Link, Server, limit, refusal};
@@ -59,6 +60,9 @@ impl fmt::Debug for RedisTransport {
 impl RedisTransport {
     /// Starts to build a transport to the server at this address:
     /// `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS.
+    ///
+    /// For `rediss://`, rustls needs a provider of cryptography. If the process has none, `build`
+    /// installs that of `ring` for the whole process: install yours first, if you have another one.
     pub fn builder(url: impl Into<String>) -> RedisTransportBuilder {
         RedisTransportBuilder::new(url.into())
     }
@@ -108,9 +112,10 @@ pub(crate) fn client(url: &str, authorities: Option<&[u8]>) -> Result<Client, St
     // The answers are read as this version of the protocol has them.
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
     let info = info.set_redis_settings(settings);
-    if url.starts_with("rediss://") {
-        // A program that has chosen a provider of cryptography keeps its own.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+    if url.starts_with("rediss://") && CryptoProvider::get_default().is_none() {
+        // Where several are compiled in, rustls would panic for want of one. Another thread may
+        // have installed its own meanwhile, which it keeps.
+        let _ = ring::default_provider().install_default();
     }
     let client = match authorities {
         Some(pem) => {
