@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use outbox_contract::Message;
 use outbox_engine::{HandlerContext, HandlerError, Inbox, InboxBuilder, InboxHandle, Mode};
-use outbox_store_mongodb::MongoDbStore;
-use outbox_store_mysql::MySqlStore;
-use outbox_store_postgres::PostgresStore;
-use outbox_store_sqlite::SqliteStore;
+use outbox_tests::on_store;
 use serde::{Deserialize, Serialize};
 
 use crate::broker::Address;
@@ -27,12 +24,7 @@ pub(crate) struct Consume {
 
 impl Consume {
     pub(crate) async fn play(self) {
-        match self.store.split(':').next() {
-            Some("sqlite") => self.play_on::<SqliteStore>().await,
-            Some("mysql") => self.play_on::<MySqlStore>().await,
-            Some("mongodb") => self.play_on::<MongoDbStore>().await,
-            _ => self.play_on::<PostgresStore>().await,
-        }
+        on_store!(self.store, S => self.play_on::<S>().await)
     }
 
     async fn play_on<S: Stock>(self) {

@@ -6,38 +6,23 @@
 //! `role.rs`.
 
 mod bench;
-mod broker;
 mod by_hand;
-#[path = "../relay_bench/child.rs"]
-#[allow(dead_code, reason = "the relay's benchmark uses the rest")]
-mod child;
 mod consume;
-#[path = "../relay_bench/database.rs"]
-#[allow(dead_code, reason = "the relay's benchmark uses the rest")]
-mod database;
 mod fill;
 mod members;
-#[path = "../relay_bench/pair.rs"]
-#[allow(dead_code, reason = "the relay's benchmark uses the rest")]
-mod pair;
-#[path = "../relay_bench/process.rs"]
-#[allow(dead_code, reason = "the relay's benchmark uses the rest")]
-mod process;
-#[path = "../relay_bench/report.rs"]
-mod report;
 mod role;
 mod slow;
-#[path = "../relay_bench/stats.rs"]
-mod stats;
 mod stock;
 mod throughput;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bench::{Bench, Profile};
+use bench::Bench;
 use clap::{CommandFactory, Parser, Subcommand};
-use pair::{Broker, Database, Pair};
+use outbox_tests::bench::pair::{Broker, Database, Pair};
+use outbox_tests::bench::profile::Profile;
+use outbox_tests::bench::{broker, child, database, pair, profile, report, stats};
 
 /// Measures the inbox of this workspace beside a hand-written loop, from a broker to a database.
 #[derive(Parser)]

@@ -13,10 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::Bench;
 use crate::broker::{Address, BrokerServer};
-use crate::child::{Child, Role, finished, heard, ready, tell};
+use crate::child::{Child, finished, heard, ready, tell};
 use crate::consume::{builder, stop};
 use crate::fill::Fill;
 use crate::report::Table;
+use crate::role::Role;
 use crate::stats::median;
 use crate::stock::Stock as _;
 

@@ -1,9 +1,6 @@
 //! Roles of child processes of this benchmark.
 
-use outbox_store_mongodb::MongoDbStore;
-use outbox_store_mysql::MySqlStore;
-use outbox_store_postgres::PostgresStore;
-use outbox_store_sqlite::SqliteStore;
+use outbox_tests::on_store;
 use serde::{Deserialize, Serialize};
 
 use crate::child::{ready, tell};
@@ -35,12 +32,7 @@ pub(crate) fn play(role: &str) {
         match role {
             Role::Migrate { store: url } => {
                 ready().await;
-                match url.split(':').next() {
-                    Some("sqlite") => migrate::<SqliteStore>(&url).await,
-                    Some("mysql") => migrate::<MySqlStore>(&url).await,
-                    Some("mongodb") => migrate::<MongoDbStore>(&url).await,
-                    _ => migrate::<PostgresStore>(&url).await,
-                }
+                on_store!(url, S => migrate::<S>(&url).await);
                 tell(&());
             }
             Role::Fill(part) => part.play().await,

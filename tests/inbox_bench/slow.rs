@@ -13,10 +13,11 @@ use tokio::time::Instant;
 
 use crate::bench::Bench;
 use crate::broker::Address;
-use crate::child::{Child, Role, finished, ready, tell};
+use crate::child::{Child, finished, ready, tell};
 use crate::consume::{builder, stop};
 use crate::fill::{made, publish};
 use crate::report::Table;
+use crate::role::Role;
 use crate::stats::{median, quantile};
 use crate::stock::Stock as _;
 

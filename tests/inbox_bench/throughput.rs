@@ -4,11 +4,12 @@
 use crate::bench::Bench;
 use crate::broker::Address;
 use crate::by_hand::ByHand;
-use crate::child::{Child, Done, Role, run as run_child};
+use crate::child::{Child, Done, run as run_child};
 use crate::consume::Consume;
 use crate::fill::Fill;
 use crate::pair::Database;
 use crate::report::Table;
+use crate::role::Role;
 use crate::stats::median;
 
 /// Variant under comparison.

@@ -2,9 +2,6 @@
 //! --bench publish -- --help`
 
 mod amqp;
-#[path = "../relay_bench/process.rs"]
-#[allow(dead_code, reason = "the relay's benchmark uses the rest")]
-mod process;
 mod subjects;
 
 use std::process::ExitCode;
@@ -14,6 +11,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand, ValueEnum};
 use outbox_contract::backend::{Outcome, Outcomes, Position, PublishBatch, RelayId, Stored};
 use outbox_contract::{Message, Route, Timestamp, Topic, Transport};
+use outbox_tests::bench::process;
 use subjects::Subject;
 
 /// Publishes messages of 300 bytes from memory, and reports the cost of each for this process:

@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use sqlx::postgres::PgConnection;
 
 use crate::bench::{Bench, KEYS};
-use crate::child::{Child, Done, Role, finished, measured, ready, tell};
+use crate::child::{Child, Done, finished, measured, ready, tell};
 use crate::ours::{silent_store, store, topic};
 use crate::report::Table;
+use crate::role::Role;
 use crate::stats::median;
 
 /// Transactions to write.

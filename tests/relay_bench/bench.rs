@@ -4,39 +4,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
 use outbox_servers::{Missing, PostgresServer};
 
 use crate::broker::BrokerServer;
-use crate::child::{Role, run_by};
+use crate::child::{Done, run, run_by};
 use crate::database::DatabaseServer;
 use crate::fill::Fill;
 use crate::page::Report;
-use crate::pair::{Database, Pair};
+use crate::pair::{Broker, Database, Pair};
 use crate::plot::Bars;
 use crate::process;
-use crate::report::Table;
+use crate::profile::Profile;
+use crate::publish::Publish;
+use crate::report::{Table, processors, write};
+use crate::role::Role;
 use crate::tuned::Setting;
 use crate::usual;
-
-/// Amount of measuring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Profile {
-    /// All parts in about five minutes.
-    Quick,
-    /// For figures to be quoted.
-    Full,
-}
-
-impl Profile {
-    /// The first with [`Quick`](Self::Quick), the second with [`Full`](Self::Full).
-    pub(crate) fn pick<T>(self, quick: T, full: T) -> T {
-        match self {
-            Self::Quick => quick,
-            Self::Full => full,
-        }
-    }
-}
 
 /// The servers and the report.
 pub(crate) struct Bench {
@@ -72,7 +55,7 @@ impl Bench {
             settings,
             peers: None,
             database: DatabaseServer::start(pair.database)?,
-            broker: BrokerServer::start(pair.broker)?,
+            broker: warm(BrokerServer::start(pair.broker, Some(TOPIC))?, pair.broker),
             tables: Vec::new(),
             bars: None,
         })
@@ -143,24 +126,32 @@ impl Bench {
 
     /// Writes `relay.json`, and `relay.svg` if there is something to draw.
     pub(crate) fn write(&self, folder: &Path) -> std::io::Result<()> {
-        fs::create_dir_all(folder)?;
-        let machine = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = machine.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+        let (processor, processors) = processors();
         let report = Report {
             profile: format!("{:?}", self.profile).to_lowercase(),
-            processor: model.map(|(_, model)| model.trim().to_owned()),
-            processors: std::thread::available_parallelism().map(usize::from).ok(),
+            processor,
+            processors,
             in_use: self.in_use,
             pair: self.pair.to_string(),
             servers: vec![self.database.name().to_owned(), self.broker.name().to_owned()],
             tables: self.tables.clone(),
         };
-        let report = serde_json::to_string_pretty(&report).expect("a report is JSON");
-        fs::write(folder.join("relay.json"), format!("{report}\n"))?;
+        write(folder, "relay.json", &report)?;
         if let Some(bars) = &self.bars {
             fs::write(folder.join("relay.svg"), bars.svg())?;
         }
-        eprintln!("written to {}", folder.display());
         Ok(())
     }
+}
+
+/// Number of messages sent before a measurement to a broker that compiles its program while it
+/// runs. With a tenth of it, the compiler takes as much as the messages of a short run.
+const WARMING: u64 = 1_000_000;
+
+fn warm(server: BrokerServer, broker: Broker) -> BrokerServer {
+    if broker == Broker::Kafka {
+        let publish = Publish { broker: server.fresh(), messages: WARMING, by_hand: false };
+        run::<Done>(&Role::Publish(publish));
+    }
+    server
 }

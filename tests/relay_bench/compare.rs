@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::bench::{Bench, KEYS, TOPIC};
-use crate::child::{Child, Role};
+use crate::child::Child;
 use crate::minimal::Minimal;
 use crate::ours::Ours;
 use crate::pair::{Broker, Database};
 use crate::report::Table;
+use crate::role::Role;
 use crate::stats::median;
 use crate::throughput::{Used, measure};
 use crate::tuned::Setting;

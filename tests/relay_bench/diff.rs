@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::bench::{Bench, KEYS, TOPIC};
-use crate::child::{Child, Role};
+use crate::child::Child;
 use crate::noise::{CONFIDENCE, Moved, Ratio, fewest};
 use crate::ours::Ours;
 use crate::report::Table;
+use crate::role::Role;
 use crate::stats::median;
 use crate::throughput::{Used, measure};
 

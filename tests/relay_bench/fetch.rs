@@ -8,9 +8,10 @@ use outbox_contract::{Route, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, KEYS, TOPIC};
-use crate::child::{Child, Role, finished, ready, run as run_child, tell};
+use crate::child::{Child, finished, ready, run as run_child, tell};
 use crate::ours::{Ours, store};
 use crate::report::Table;
+use crate::role::Role;
 use crate::stats::median;
 use crate::throughput::measure;
 

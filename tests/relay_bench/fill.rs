@@ -1,9 +1,7 @@
 //! Filling of an outbox, before its messages are relayed.
 
 use outbox_contract::{Message, Outgoing, StoreError, Topic, Transactional};
-use outbox_store_mongodb::MongoDbStore;
-use outbox_store_mysql::MySqlStore;
-use outbox_store_sqlite::SqliteStore;
+use outbox_tests::on_store;
 use serde::{Deserialize, Serialize};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
@@ -22,12 +20,10 @@ pub(crate) struct Fill {
 
 impl Fill {
     pub(crate) async fn play(self) {
-        match self.store.split(':').next() {
-            Some("mysql") => self.append(MySqlStore::connect(&self.store).await).await,
-            Some("mongodb") => self.append(MongoDbStore::connect(&self.store).await).await,
-            Some("sqlite") => self.append(SqliteStore::connect(&self.store).await).await,
-            _ => self.generate().await,
+        if self.store.starts_with("postgres") {
+            return self.generate().await;
         }
+        on_store!(self.store, S => self.append(S::connect(&self.store).await).await)
     }
 
     /// Generates the rows in PostgreSQL, which takes a fraction of the time.

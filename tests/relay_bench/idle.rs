@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use crate::bench::Bench;
 use crate::broker::Address;
-use crate::child::{Child, Role, run as run_child};
+use crate::child::{Child, run as run_child};
 use crate::ours::Ours;
 use crate::report::{Table, figures};
+use crate::role::Role;
 use crate::statements::{Counting, Statements};
 use crate::stats::median;
 

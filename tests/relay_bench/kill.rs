@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, KEYS, TOPIC};
 use crate::broker::Address;
-use crate::child::{Child, Role, finished, ready, tell};
+use crate::child::{Child, finished, ready, tell};
 use crate::latency::{Came, Latency};
-use crate::ours::{Ours, consumer, topic};
+use crate::ours::{Ours, topic};
 use crate::pair::Database;
 use crate::report::Table;
+use crate::role::Role;
 use crate::stats::quantile;
 
 /// Messages to consume.
@@ -28,7 +29,7 @@ impl Consume {
     pub(crate) async fn play(self) {
         let transport = self.broker.transport();
         let subscription =
-            Subscription::new(consumer(), [topic()]).expect("valid names").with_prefetch(2_000);
+            Subscription::new(self.broker.consumer(), [topic()]).expect("valid names").with_prefetch(2_000);
         let deliveries = transport.subscribe(subscription).await.expect("subscribed");
         ready().await;
         let (mut came, mut repeats) = (HashSet::new(), 0_u64);

@@ -6,21 +6,20 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use outbox_contract::backend::{Deliveries, Delivery, Received, Subscription, Tag};
-use outbox_contract::{Key, Message, MessageId, Transport as _};
-use outbox_store_mongodb::MongoDbStore;
-use outbox_store_mysql::MySqlStore;
-use outbox_store_postgres::PostgresStore;
-use outbox_store_sqlite::SqliteStore;
+use outbox_contract::{Key, Message, MessageId, Transport};
+use outbox_engine::RelayHandle;
+use outbox_tests::on_store;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::bench::{Bench, KEYS};
 use crate::broker::Address;
-use crate::child::{Child, Role, finished, ready, run as run_child, tell};
-use crate::ours::{Ours, consumer, topic};
+use crate::child::{Child, finished, ready, run as run_child, tell};
+use crate::ours::{Ours, topic};
 use crate::pair::Database;
 use crate::report::Table;
+use crate::role::Role;
 use crate::stats::{median, quantile};
 use crate::writer::Writer;
 
@@ -78,57 +77,80 @@ impl Delivered {
 /// Number of concurrent writers.
 const WRITERS: u32 = 8;
 /// Warm-up time of the writers. A new group of Kafka waits three seconds for more members.
-pub(crate) const WARMING: Duration = Duration::from_secs(5);
+const WARMING: Duration = Duration::from_secs(5);
 
 /// Instants of the returns of commits.
-pub(crate) type Times = Arc<Mutex<HashMap<MessageId, Instant>>>;
+type Times = Arc<Mutex<HashMap<MessageId, Instant>>>;
 
 impl Latency {
     pub(crate) async fn play(self) {
-        match self.store.split(':').next() {
-            Some("sqlite") => self.play_on::<SqliteStore>().await,
-            Some("mysql") => self.play_on::<MySqlStore>().await,
-            Some("mongodb") => self.play_on::<MongoDbStore>().await,
-            _ => self.play_on::<PostgresStore>().await,
-        }
+        on_store!(self.store, W => self.play_on::<W>().await)
     }
 
     async fn play_on<W: Writer>(self) {
-        let store = W::reach(&self.store).await;
-        let transport = self.broker.transport();
+        let (store, transport) = (W::reach(&self.store).await, self.broker.transport());
+        let measured = self.measure(&store, &*transport, async { None }).await;
+        // A delivery may overtake the answer to the commit.
+        let wait = |(id, at): (&MessageId, &Instant)| {
+            measured.delivered.first[id].saturating_duration_since(*at).as_secs_f64() * 1e3
+        };
+        let waits = measured.warm().map(wait).collect();
+        let rate = measured.committed.len() as f64 / measured.took.as_secs_f64();
+        tell(&Came { rate, waits, repeats: measured.delivered.repeats, late: measured.delivered.late });
+        finished().await;
+        transport.close().await;
+    }
+
+    /// Writes and consumes, beside a relay that is started first, if one is.
+    pub(crate) async fn measure<W: Writer>(
+        &self,
+        store: &W,
+        transport: &dyn Transport,
+        relay: impl Future<Output = Option<RelayHandle>>,
+    ) -> Measured {
         let subscription =
-            Subscription::new(consumer(), [topic()]).expect("valid names").with_prefetch(2_000);
+            Subscription::new(self.broker.consumer(), [topic()]).expect("valid names").with_prefetch(2_000);
         let deliveries = transport.subscribe(subscription).await.expect("subscribed");
         let (committed, delivered) = (Times::default(), Arc::new(Mutex::new(Delivered::default())));
         let (enough, told) = oneshot::channel();
         let consuming = tokio::spawn(consume(deliveries, Arc::clone(&delivered), told));
+        let relay = relay.await;
         ready().await;
 
         let begin = Instant::now();
-        write_all(&self, begin, &store, &committed).await;
+        write_all(self, begin, store, &committed).await;
         let took = begin.elapsed();
         let committed = std::mem::take(&mut *committed.lock().expect("no writer has panicked"));
         all_came(&delivered, committed.len()).await;
+        if let Some(relay) = relay {
+            assert!(relay.stop(Duration::from_secs(10)).await, "the relay drains");
+        }
         // A member that leaves silently delays the next one: Kafka waits for it for the length of
         // its session.
         drop(enough);
         consuming.await.expect("the consumer does not panic").close().await.expect("closed");
         let delivered = std::mem::take(&mut *delivered.lock().expect("the consumer has not panicked"));
-        let warm = committed.iter().filter(|(_, at)| **at >= begin + WARMING);
-        // A delivery may overtake the answer to the commit.
-        let wait = |(id, at): (&MessageId, &Instant)| {
-            delivered.first[id].saturating_duration_since(*at).as_secs_f64() * 1e3
-        };
-        let waits = warm.map(wait).collect();
-        let rate = committed.len() as f64 / took.as_secs_f64();
-        tell(&Came { rate, waits, repeats: delivered.repeats, late: delivered.late });
-        finished().await;
-        transport.close().await;
+        Measured { begin, took, committed, delivered }
+    }
+}
+
+/// Commits and deliveries of a measurement.
+pub(crate) struct Measured {
+    begin: Instant,
+    took: Duration,
+    committed: HashMap<MessageId, Instant>,
+    pub(crate) delivered: Delivered,
+}
+
+impl Measured {
+    /// Returns the commits behind the warm-up.
+    pub(crate) fn warm(&self) -> impl Iterator<Item = (&MessageId, &Instant)> {
+        self.committed.iter().filter(|(_, at)| **at >= self.begin + WARMING)
     }
 }
 
 /// Writes with all writers, until their time is over.
-pub(crate) async fn write_all<W: Writer>(part: &Latency, begin: Instant, store: &W, committed: &Times) {
+async fn write_all<W: Writer>(part: &Latency, begin: Instant, store: &W, committed: &Times) {
     let writers = (0..WRITERS)
         .map(|number| tokio::spawn(write(part.clone(), number, begin, store.clone(), Arc::clone(committed))));
     for writer in join_all(writers).await {
@@ -137,7 +159,7 @@ pub(crate) async fn write_all<W: Writer>(part: &Latency, begin: Instant, store: 
 }
 
 /// Waits until so many messages were delivered.
-pub(crate) async fn all_came(delivered: &Mutex<Delivered>, messages: usize) {
+async fn all_came(delivered: &Mutex<Delivered>, messages: usize) {
     let all_came = async {
         while delivered.lock().expect("the consumer has not panicked").first.len() < messages {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -160,7 +182,7 @@ async fn write<W: Writer>(part: Latency, number: u32, begin: Instant, store: W, 
 
 /// Consumes until the signal to stop. As in an inbox, nothing that comes waits for the
 /// acknowledgement of what came before.
-pub(crate) async fn consume(
+async fn consume(
     deliveries: Box<dyn Deliveries>,
     delivered: Arc<Mutex<Delivered>>,
     mut enough: oneshot::Receiver<()>,

@@ -3,15 +3,12 @@
 //!
 //! This process starts the servers, fills tables, and reads the operating system's figures of each
 //! process. Measured work runs in a child process of its own: this program again, with a role. See
-//! `child.rs` and `role.rs`.
+//! `role.rs`.
 
 mod append;
 mod bench;
-mod broker;
 mod by_hand;
-mod child;
 mod compare;
-mod database;
 mod diff;
 mod fetch;
 mod fill;
@@ -23,16 +20,12 @@ mod minimal;
 mod noise;
 mod ours;
 mod page;
-mod pair;
 mod peers;
 mod plot;
-mod process;
 mod publish;
-mod report;
 mod role;
 mod stages;
 mod statements;
-mod stats;
 mod throughput;
 mod tuned;
 mod turns;
@@ -42,9 +35,11 @@ mod writer;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bench::{Bench, Profile};
+use bench::Bench;
 use clap::{CommandFactory, Parser, Subcommand};
-use pair::{Database, Pair};
+use outbox_tests::bench::pair::{Database, Pair};
+use outbox_tests::bench::profile::Profile;
+use outbox_tests::bench::{broker, child, database, pair, process, profile, report, stats};
 use tuned::Setting;
 
 /// Measures the relay of this workspace beside a SKIP LOCKED baseline, and beside its own parts,

@@ -1,9 +1,10 @@
 //! Resident memory of a relay at a large backlog, of many keys and of one.
 
 use crate::bench::{Bench, KEYS, TOPIC};
-use crate::child::{Child, Role};
+use crate::child::Child;
 use crate::ours::Ours;
 use crate::report::Table;
+use crate::role::Role;
 use crate::throughput::measure;
 
 pub(crate) fn run(bench: &mut Bench) {

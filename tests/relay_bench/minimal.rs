@@ -9,8 +9,6 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::ClientContext;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, ProducerContext, ThreadedProducer};
@@ -131,28 +129,4 @@ fn send(producer: &ThreadedProducer<Reports>, row: &PgRow, batch: &Arc<Batch>) -
         record = refused;
     }
     Ok(position)
-}
-
-/// Number of partitions of the topic.
-const PARTITIONS: i32 = 4;
-
-/// Creates the topic anew, empty.
-pub(crate) async fn make_topic(broker: Address) {
-    let admin: AdminClient<DefaultClientContext> =
-        ClientConfig::new().set("bootstrap.servers", &broker.url).create().expect("a valid configuration");
-    ready().await;
-    let patience = Some(Duration::from_secs(60));
-    let options = AdminOptions::new().operation_timeout(patience).request_timeout(patience);
-    // It may not exist yet.
-    drop(admin.delete_topics(&[TOPIC], &options).await);
-    let topic = NewTopic::new(TOPIC, PARTITIONS, TopicReplication::Fixed(1));
-    // It disappears a little after the broker's answer.
-    for _ in 0..600 {
-        let made = admin.create_topics([&topic], &options).await.expect("the broker answers");
-        if made.iter().all(Result::is_ok) {
-            return tell(&());
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("the topic {TOPIC} was not made within a minute");
 }

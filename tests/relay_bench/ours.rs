@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::{Consumer, Topic, Transport as _};
+use outbox_contract::{Topic, Transport as _};
 use outbox_engine::{Relay, RelayHandle};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use outbox_testkit::NullTransport;
@@ -88,8 +88,4 @@ pub(crate) async fn silent_store(url: &str) -> PostgresStore {
 
 pub(crate) fn topic() -> Topic {
     Topic::new(TOPIC).expect("a valid name")
-}
-
-pub(crate) fn consumer() -> Consumer {
-    Consumer::new("reader").expect("a valid name")
 }

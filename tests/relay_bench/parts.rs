@@ -5,13 +5,11 @@
 
 mod noise;
 mod page;
-mod pair;
 mod plot;
-mod process;
-mod report;
-mod stats;
 mod tuned;
 mod turns;
+
+use outbox_tests::bench::{pair, process, report, stats};
 
 mod of_stats {
     use crate::stats::*;

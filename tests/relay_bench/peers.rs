@@ -4,8 +4,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, KEYS};
-use crate::child::{Child, Role};
+use crate::child::Child;
 use crate::pair::{Broker, Database};
+use crate::role::Role;
 
 /// A relay of another project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,6 @@
 use outbox_contract::Store as _;
 use serde::{Deserialize, Serialize};
 
-use crate::broker::Address;
 use crate::child::{finished, ready, tell};
 use crate::{
     append, database, fetch, fill, kill, latency, minimal, ours, peers, publish, stages, usual, writer,
@@ -16,8 +15,6 @@ pub(crate) enum Role {
     Migrate { store: String },
     /// Writes messages to relay.
     Fill(fill::Fill),
-    /// Creates a topic anew.
-    Topic(Address),
     /// The relay of this workspace.
     Ours(ours::Ours),
     /// The SKIP LOCKED baseline.
@@ -55,7 +52,6 @@ pub(crate) fn play(role: &str) {
                 tell(&());
             }
             Role::Fill(part) => part.play().await,
-            Role::Topic(broker) => minimal::make_topic(broker).await,
             Role::Ours(part) => part.play().await,
             Role::Usual(part) => part.play().await,
             Role::Peer(_) => panic!("another program plays the relays of other projects"),

@@ -3,27 +3,21 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use outbox_contract::backend::{
-    FetchRequest, Fetched, FetchedRow, Outcomes, PublishBatch, RowId, StoreLayer, Subscription,
-    TransportLayer,
+    FetchRequest, Fetched, FetchedRow, Outcomes, PublishBatch, RowId, StoreLayer, TransportLayer,
 };
 use outbox_contract::{MessageId, Route, Store, StoreError, Transport};
 use outbox_engine::Relay;
-use outbox_store_mongodb::MongoDbStore;
-use outbox_store_mysql::MySqlStore;
-use outbox_store_postgres::PostgresStore;
-use outbox_store_sqlite::SqliteStore;
+use outbox_tests::on_store;
 use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::bench::{Bench, KEYS};
-use crate::child::{Role, finished, ready, run as run_child, tell};
-use crate::latency::{Delivered, Latency, Times, WARMING, all_came, consume, write_all};
-use crate::ours::{consumer, topic};
+use crate::child::{finished, run as run_child, tell};
+use crate::latency::Latency;
 use crate::report::Table;
+use crate::role::Role;
 use crate::stats::quantile;
 use crate::writer::Writer;
 
@@ -114,43 +108,22 @@ type Durations = [Vec<f64>; STAGES.len()];
 
 impl Stages {
     pub(crate) async fn play(self) {
-        match self.0.store.split(':').next() {
-            Some("sqlite") => self.play_on::<SqliteStore>().await,
-            Some("mysql") => self.play_on::<MySqlStore>().await,
-            Some("mongodb") => self.play_on::<MongoDbStore>().await,
-            _ => self.play_on::<PostgresStore>().await,
-        }
+        on_store!(self.0.store, W => self.play_on::<W>().await)
     }
 
     async fn play_on<W: Writer + Store>(self) {
         let Self(part) = self;
-        let store = W::reach(&part.store).await;
-        let transport = part.broker.transport();
-        let subscription =
-            Subscription::new(consumer(), [topic()]).expect("valid names").with_prefetch(2_000);
-        let deliveries = transport.subscribe(subscription).await.expect("subscribed");
-        let (committed, delivered) = (Times::default(), Arc::new(Mutex::new(Delivered::default())));
-        let (enough, told) = oneshot::channel();
-        let consuming = tokio::spawn(consume(deliveries, Arc::clone(&delivered), told));
+        let (store, transport) = (W::reach(&part.store).await, part.broker.transport());
         let ways = Ways::default();
         let timed = TimedTransport(Arc::clone(&transport), Arc::clone(&ways));
         let relay = Relay::builder(TimedStore(store.clone(), Arc::clone(&ways)), timed);
-        let relay = relay.start().await.expect("the relay starts");
-        ready().await;
-
-        let begin = Instant::now();
-        write_all(&part, begin, &store, &committed).await;
-        let committed = std::mem::take(&mut *committed.lock().expect("no writer has panicked"));
-        all_came(&delivered, committed.len()).await;
-        assert!(relay.stop(Duration::from_secs(10)).await, "the relay drains");
-        drop(enough);
-        consuming.await.expect("the consumer does not panic").close().await.expect("closed");
-        let delivered = std::mem::take(&mut *delivered.lock().expect("the consumer has not panicked"));
+        let relay = async { Some(relay.start().await.expect("the relay starts")) };
+        let measured = part.measure(&store, &*transport, relay).await;
         let ways = std::mem::take(&mut *ways.lock().expect("no user has panicked"));
         let mut durations = Durations::default();
-        for (id, committed) in committed.iter().filter(|(_, at)| **at >= begin + WARMING) {
+        for (id, committed) in measured.warm() {
             let way = ways[id];
-            let (committed, received) = (Some(*committed), delivered.first.get(id).copied());
+            let (committed, received) = (Some(*committed), measured.delivered.first.get(id).copied());
             let stages = [
                 (committed, way.asked),
                 (way.asked, way.fetched),

@@ -2,7 +2,7 @@
 //! in turns.
 
 use crate::bench::{Bench, KEYS, TOPIC};
-use crate::child::{Child, Done, Role};
+use crate::child::{Child, Done};
 use crate::minimal::Minimal;
 use crate::ours::Ours;
 use crate::pair::{Broker, Database};
@@ -10,6 +10,7 @@ use crate::peers::{self, Name};
 use crate::plot::Bars;
 use crate::publish::Publish;
 use crate::report::{Table, figures};
+use crate::role::Role;
 use crate::stats::median;
 use crate::turns::turns;
 use crate::usual::Usual;
@@ -106,7 +107,7 @@ pub(crate) fn run(bench: &mut Bench) {
     }
     if bench.pair.database.has_usual() {
         variants.extend([usual(1, false), usual(2, false), usual(4, false)]);
-        if bench.profile == crate::bench::Profile::Full {
+        if bench.profile == crate::profile::Profile::Full {
             variants.push(usual(8, false));
         }
     }

@@ -6,6 +6,7 @@ use outbox_store_mongodb::MongoDbStore;
 use outbox_store_mysql::MySqlStore;
 use outbox_store_postgres::PostgresStore;
 use outbox_store_sqlite::SqliteStore;
+use outbox_tests::on_store;
 use sqlx::{AssertSqlSafe, Executor as _};
 
 /// A database that programs write to.
@@ -98,10 +99,5 @@ impl Writer for MongoDbStore {
 
 /// Creates the table of the business in the database of a URL.
 pub(crate) async fn prepare(url: &str) {
-    match url.split(':').next() {
-        Some("sqlite") => SqliteStore::reach(url).await.prepare().await,
-        Some("mysql") => MySqlStore::reach(url).await.prepare().await,
-        Some("mongodb") => MongoDbStore::reach(url).await.prepare().await,
-        _ => PostgresStore::reach(url).await.prepare().await,
-    }
+    on_store!(url, S => S::reach(url).await.prepare().await)
 }

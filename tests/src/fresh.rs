@@ -87,6 +87,27 @@ pub fn fresh_topic() -> Topic {
     Topic::new(name).unwrap_or_else(|error| unreachable!("letters, digits and dashes: {error}"))
 }
 
+/// Creates a topic anew, empty; returns when the broker knows it.
+///
+/// # Errors
+///
+/// The broker's error, within a minute.
+pub async fn make_kafka_topic_anew(address: &str, topic: &Topic, partitions: i32) -> Result<(), Failed> {
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", address).create()?;
+    let options = AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE));
+    // It may not exist yet.
+    drop(admin.delete_topics(&[topic.as_str()], &options).await);
+    let start = Instant::now();
+    // It disappears a little after the broker's answer.
+    loop {
+        match make_kafka_topic(address, topic, partitions).await {
+            Err(_) if start.elapsed() < PATIENCE => tokio::time::sleep(Duration::from_millis(100)).await,
+            made => return made,
+        }
+    }
+}
+
 /// Creates a topic of this many partitions; returns when the broker knows it.
 ///
 /// # Errors

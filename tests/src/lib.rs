@@ -13,6 +13,7 @@
 
 #![allow(clippy::expect_used, reason = "it is for tests alone")]
 
+pub mod bench;
 pub mod fresh;
 pub mod halt;
 pub mod kind;

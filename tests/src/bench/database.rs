@@ -11,31 +11,34 @@ use outbox_servers::{
     MariaDb, Missing, MongoDb, MongoDbServer, MySql, MySqlServer, Postgres, PostgresServer,
 };
 use outbox_store_mongodb::MongoDbStore;
-use outbox_store_mysql::MySqlStore;
-use outbox_store_postgres::PostgresStore;
-use outbox_store_sqlite::SqliteStore;
-use outbox_tests::fresh::in_database;
 use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
-use crate::pair::Database;
+use super::pair::Database;
+use crate::fresh::in_database;
+use crate::on_store;
 
 /// A running database, or a folder for files.
-pub(crate) enum DatabaseServer {
+#[derive(Debug)]
+pub enum DatabaseServer {
+    /// A server of PostgreSQL.
     Postgres(PostgresServer),
+    /// A server of MySQL or MariaDB.
     MySql(MySqlServer),
+    /// The stand-in for MongoDB.
     MongoDb(MongoDbServer),
+    /// A folder for files of SQLite, and the number of the next one.
     Sqlite(TempDir, AtomicUsize),
 }
 
 impl DatabaseServer {
     /// Starts a database.
-    pub(crate) fn start(database: Database) -> Result<Self, Missing> {
+    pub fn start(database: Database) -> Result<Self, Missing> {
         Self::start_with(database, None)
     }
 
     /// Starts a database that counts statements, if it can.
-    pub(crate) fn counting(database: Database) -> Result<Self, Missing> {
+    pub fn counting(database: Database) -> Result<Self, Missing> {
         let setting = match database {
             Database::Postgres => Some("shared_preload_libraries = 'pg_stat_statements'"),
             Database::MySql | Database::MariaDb => Some("performance-schema = ON"),
@@ -64,7 +67,8 @@ impl DatabaseServer {
         })
     }
 
-    pub(crate) fn name(&self) -> &str {
+    /// Returns its name and version, for the report.
+    pub fn name(&self) -> &str {
         match self {
             Self::Postgres(server) => server.name(),
             Self::MySql(server) => server.name(),
@@ -75,7 +79,7 @@ impl DatabaseServer {
 
     /// Returns its processor time so far. None for one that works in its clients' processes, and
     /// for a stand-in, whose time means nothing.
-    pub(crate) fn cpu(&self) -> Option<Duration> {
+    pub fn cpu(&self) -> Option<Duration> {
         match self {
             Self::Postgres(server) => Some(server.usage().cpu),
             Self::MySql(server) => Some(server.usage().cpu),
@@ -84,7 +88,7 @@ impl DatabaseServer {
     }
 
     /// Returns an unused database.
-    pub(crate) fn fresh(&self) -> String {
+    pub fn fresh(&self) -> String {
         match self {
             Self::Postgres(server) => server.fresh_database(),
             Self::MySql(server) => server.fresh_database(),
@@ -98,7 +102,7 @@ impl DatabaseServer {
     }
 
     /// Returns the number of messages in its hot table.
-    pub(crate) fn left(&self, url: &str) -> f64 {
+    pub fn left(&self, url: &str) -> f64 {
         const COUNT: &str = "select count(*) from outbox_message";
         match self {
             Self::Postgres(_) | Self::MySql(_) => self.number(url, COUNT),
@@ -118,14 +122,14 @@ impl DatabaseServer {
     }
 
     /// Returns the number of buckets of each live relay.
-    pub(crate) fn shares(&self, url: &str) -> Vec<usize> {
+    pub fn shares(&self, url: &str) -> Vec<usize> {
         let ownership = within(async { open(url).await.ownership(&Route::default()).await });
         let relays = ownership.expect("the database answers").relays.into_iter();
         relays.filter(|relay| relay.live).map(|relay| relay.buckets).collect()
     }
 
     /// Runs statements. For a server that speaks SQL.
-    pub(crate) fn query(&self, url: &str, sql: &str) -> String {
+    pub fn query(&self, url: &str, sql: &str) -> String {
         match self {
             Self::Postgres(server) => server.query(url, sql),
             Self::MySql(server) => server.query(url, sql),
@@ -135,7 +139,7 @@ impl DatabaseServer {
 
     /// Returns the number of bytes in its log of changes since the server was created. None: not
     /// available.
-    pub(crate) fn logged(&self) -> Option<f64> {
+    pub fn logged(&self) -> Option<f64> {
         let (url, sql) = match self {
             Self::Postgres(server) => (server.url(), "select pg_current_wal_insert_lsn() - '0/0'::pg_lsn"),
             Self::MySql(server) => (server.url(), MYSQL_LOGGED),
@@ -146,7 +150,7 @@ impl DatabaseServer {
 
     /// Makes it clean up the settled rows, of the outbox or of the SKIP LOCKED baseline. Returns
     /// the processor time; None if it is not available.
-    pub(crate) fn clean(&self, url: &str, usual: bool) -> Option<Duration> {
+    pub fn clean(&self, url: &str, usual: bool) -> Option<Duration> {
         let before = self.cpu()?;
         if usual {
             // Processed rows have to be removed some day.
@@ -206,17 +210,12 @@ fn durable() -> Postgres {
 }
 
 /// Waits for a question of this process, which has nothing else to do meanwhile.
-pub(crate) fn within<T>(question: impl Future<Output = T>) -> T {
+pub fn within<T>(question: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(question)
 }
 
 /// Opens the store in the database of a URL.
-pub(crate) async fn open(url: &str) -> Arc<dyn Store> {
-    match url.split(':').next() {
-        Some("sqlite") => Arc::new(SqliteStore::connect(url).await.expect("the file can be opened")),
-        Some("mysql") => Arc::new(MySqlStore::connect(url).await.expect("the database answers")),
-        Some("mongodb") => Arc::new(MongoDbStore::connect(url).await.expect("the database answers")),
-        _ => Arc::new(PostgresStore::connect(url).await.expect("the database answers")),
-    }
+pub async fn open(url: &str) -> Arc<dyn Store> {
+    on_store!(url, S => Arc::new(S::connect(url).await.expect("the database answers")))
 }

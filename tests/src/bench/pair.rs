@@ -7,34 +7,45 @@ use serde::{Deserialize, Serialize};
 
 /// A database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Database {
+pub enum Database {
+    /// PostgreSQL.
     Postgres,
+    /// MySQL.
     MySql,
+    /// MariaDB.
     MariaDb,
+    /// The stand-in for MongoDB.
     MongoDb,
+    /// SQLite.
     Sqlite,
 }
 
 /// A broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Broker {
+pub enum Broker {
+    /// RabbitMQ.
     RabbitMq,
+    /// Apache Kafka.
     Kafka,
+    /// Redis.
     Redis,
 }
 
 /// A database and a broker, such as `postgres-kafka`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pair {
-    pub(crate) database: Database,
-    pub(crate) broker: Broker,
+pub struct Pair {
+    /// The database.
+    pub database: Database,
+    /// The broker.
+    pub broker: Broker,
 }
 
 impl Database {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Postgres, Self::MySql, Self::MariaDb, Self::MongoDb, Self::Sqlite];
+    /// All databases.
+    pub const ALL: [Self; 5] = [Self::Postgres, Self::MySql, Self::MariaDb, Self::MongoDb, Self::Sqlite];
 
-    pub(crate) const fn name(self) -> &'static str {
+    /// Returns its name within that of a pair.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
             Self::MySql => "mysql",
@@ -46,7 +57,7 @@ impl Database {
 
     /// Returns true if the SKIP LOCKED baseline is measured there. SQLite has one writer at a time,
     /// and for a stand-in for MongoDB the result would mean nothing.
-    pub(crate) const fn has_usual(self) -> bool {
+    pub const fn has_usual(self) -> bool {
         matches!(self, Self::Postgres | Self::MySql | Self::MariaDb)
     }
 }
@@ -54,15 +65,17 @@ impl Database {
 impl Database {
     /// Returns true if a transaction can stay open without keeping others from writing, and what is
     /// measured beside it means something.
-    pub(crate) const fn holds_transactions(self) -> bool {
+    pub const fn holds_transactions(self) -> bool {
         self.has_usual()
     }
 }
 
 impl Broker {
-    pub(crate) const ALL: [Self; 3] = [Self::RabbitMq, Self::Kafka, Self::Redis];
+    /// All brokers.
+    pub const ALL: [Self; 3] = [Self::RabbitMq, Self::Kafka, Self::Redis];
 
-    pub(crate) const fn name(self) -> &'static str {
+    /// Returns its name within that of a pair.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::RabbitMq => "rabbitmq",
             Self::Kafka => "kafka",
@@ -73,7 +86,7 @@ impl Broker {
 
 impl Pair {
     /// All pairs.
-    pub(crate) fn all() -> impl Iterator<Item = Self> {
+    pub fn all() -> impl Iterator<Item = Self> {
         let with = |database| Broker::ALL.into_iter().map(move |broker| Self { database, broker });
         Database::ALL.into_iter().flat_map(with)
     }

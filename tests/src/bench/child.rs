@@ -12,22 +12,26 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::process;
-pub(crate) use crate::role::Role;
+use super::process;
 
 /// Work and resources of a child between the start signal and the end of its work.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Done {
-    pub(crate) messages: u64,
-    pub(crate) seconds: f64,
-    pub(crate) cpu_seconds: f64,
-    /// Resident memory, in bytes: at the end, and the maximum.
-    pub(crate) memory: u64,
-    pub(crate) max_memory: u64,
+pub struct Done {
+    /// Number of messages.
+    pub messages: u64,
+    /// Time that passed.
+    pub seconds: f64,
+    /// Processor time.
+    pub cpu_seconds: f64,
+    /// Resident memory at the end, in bytes.
+    pub memory: u64,
+    /// Maximum resident memory, in bytes.
+    pub max_memory: u64,
 }
 
 /// A child, seen from the program that measures it. It is killed when this is dropped.
-pub(crate) struct Child {
+#[derive(Debug)]
+pub struct Child {
     process: Process,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
@@ -35,16 +39,16 @@ pub(crate) struct Child {
 
 impl Child {
     /// Starts it, and returns when it is ready.
-    pub(crate) fn start(role: &Role) -> Self {
+    pub fn start(role: &impl Serialize) -> Self {
         Self::start_of(&std::env::current_exe().expect("this program is a file"), role)
     }
 
     /// Starts it of another build of this program; None: of this one.
-    pub(crate) fn start_by(build: Option<&Path>, role: &Role) -> Self {
+    pub fn start_by(build: Option<&Path>, role: &impl Serialize) -> Self {
         build.map_or_else(|| Self::start(role), |build| Self::start_of(build, role))
     }
 
-    fn start_of(program: &Path, role: &Role) -> Self {
+    fn start_of(program: &Path, role: &impl Serialize) -> Self {
         let role = serde_json::to_string(role).expect("a role is JSON");
         let mut process = Command::new(program)
             .args(["child", &role])
@@ -60,26 +64,26 @@ impl Child {
     }
 
     /// Lets it begin.
-    pub(crate) fn go(&mut self) {
+    pub fn go(&mut self) {
         let input = self.input.as_mut().expect("it was not ended");
         writeln!(input, "go").expect("the child listens");
     }
 
     /// Waits for its result.
-    pub(crate) fn done<T: DeserializeOwned>(&mut self) -> T {
+    pub fn done<T: DeserializeOwned>(&mut self) -> T {
         let line = self.line();
         serde_json::from_str(&line)
             .unwrap_or_else(|error| panic!("a child said {line:?}: {error}; see above"))
     }
 
     /// Kills it, as if the machine's power had failed.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.process.kill().expect("a child can be killed");
         self.process.wait().expect("a child that was killed ends");
     }
 
     /// Returns the processor time of the living child so far.
-    pub(crate) fn cpu(&self) -> Duration {
+    pub fn cpu(&self) -> Duration {
         process::cpu_of(self.process.id())
     }
 
@@ -107,41 +111,41 @@ impl Drop for Child {
 }
 
 /// Starts a child, lets it work, and returns its result.
-pub(crate) fn run<T: DeserializeOwned>(role: &Role) -> T {
+pub fn run<T: DeserializeOwned>(role: &impl Serialize) -> T {
     run_by(None, role)
 }
 
 /// As [`run`], of another build of this program; None: of this one.
-pub(crate) fn run_by<T: DeserializeOwned>(build: Option<&Path>, role: &Role) -> T {
+pub fn run_by<T: DeserializeOwned>(build: Option<&Path>, role: &impl Serialize) -> T {
     let mut child = Child::start_by(build, role);
     child.go();
     child.done()
 }
 
 /// Reports that this child is ready, and waits for the start signal.
-pub(crate) async fn ready() {
+pub async fn ready() {
     println!("ready");
     heard().await;
 }
 
 /// Waits for the end of the input.
-pub(crate) async fn finished() {
+pub async fn finished() {
     while heard().await {}
 }
 
 /// Returns true if there was a line before the end of the input.
-pub(crate) async fn heard() -> bool {
+pub async fn heard() -> bool {
     let read = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
     read.await.expect("reading does not panic").is_ok_and(|bytes| bytes > 0)
 }
 
 /// Prints the result.
-pub(crate) fn tell<T: Serialize>(what: &T) {
+pub fn tell<T: Serialize>(what: &T) {
     println!("{}", serde_json::to_string(what).expect("what came of it is JSON"));
 }
 
 /// Measures some work.
-pub(crate) async fn measured(messages: u64, work: impl Future<Output = ()>) -> Done {
+pub async fn measured(messages: u64, work: impl Future<Output = ()>) -> Done {
     let (started, before) = (Instant::now(), process::cpu());
     work.await;
     let (memory, max_memory) = process::memory();

@@ -1,42 +1,47 @@
 //! Report of the measurements, as a table for people and as JSON for programs.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::path::Path;
+use std::{fmt, fs, io};
 
 use serde::{Deserialize, Serialize};
 
 /// One table of the report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Table {
+pub struct Table {
     /// Subcommand that made it.
-    pub(crate) name: Cow<'static, str>,
+    pub name: Cow<'static, str>,
     /// Its subject and conditions.
-    pub(crate) about: String,
+    pub about: String,
     /// Name and unit of each column.
-    pub(crate) columns: Vec<Cow<'static, str>>,
-    pub(crate) rows: Vec<Row>,
+    pub columns: Vec<Cow<'static, str>>,
+    /// Rows, in the order in which they are shown.
+    pub rows: Vec<Row>,
 }
 
 /// Measurements of one thing.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Row {
-    pub(crate) label: String,
+pub struct Row {
+    /// Name of the thing.
+    pub label: String,
     /// One for each column. None: not measured, or meaningless here.
-    pub(crate) values: Vec<Option<f64>>,
+    pub values: Vec<Option<f64>>,
 }
 
 impl Table {
-    pub(crate) fn new(name: &'static str, about: impl Into<String>, columns: &[&'static str]) -> Self {
+    /// Creates a table without rows.
+    pub fn new(name: &'static str, about: impl Into<String>, columns: &[&'static str]) -> Self {
         let columns = columns.iter().copied().map(Cow::Borrowed).collect();
         Self { name: Cow::Borrowed(name), about: about.into(), columns, rows: Vec::new() }
     }
 
-    pub(crate) fn row(&mut self, label: impl Into<String>, values: impl IntoIterator<Item = Option<f64>>) {
+    /// Adds a row.
+    pub fn row(&mut self, label: impl Into<String>, values: impl IntoIterator<Item = Option<f64>>) {
         self.rows.push(Row { label: label.into(), values: values.into_iter().collect() });
     }
 
     /// Returns the value of a row in a column.
-    pub(crate) fn value(&self, label: &str, column: &str) -> Option<f64> {
+    pub fn value(&self, label: &str, column: &str) -> Option<f64> {
         let column = self.columns.iter().position(|name| *name == column)?;
         *self.rows.iter().find(|row| row.label == label)?.values.get(column)?
     }
@@ -68,11 +73,32 @@ impl fmt::Display for Table {
 }
 
 /// Returns three significant figures, and at most that many decimal places.
-pub(crate) fn figures(value: f64) -> String {
+pub fn figures(value: f64) -> String {
     match value.abs() {
         ..0.0005 => "0".to_owned(),
         ..10.0 => format!("{value:.2}"),
         ..100.0 => format!("{value:.1}"),
         _ => format!("{value:.0}"),
     }
+}
+
+/// Returns the model of the processor of this machine, and the number of processors.
+pub fn processors() -> (Option<String>, Option<usize>) {
+    let machine = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = machine.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let model = model.map(|(_, model)| model.trim().to_owned());
+    (model, std::thread::available_parallelism().map(usize::from).ok())
+}
+
+/// Writes a report as a file of JSON in a folder.
+///
+/// # Errors
+///
+/// The operating system's.
+pub fn write(folder: &Path, name: &str, report: &impl Serialize) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let report = serde_json::to_string_pretty(report).expect("a report is JSON");
+    fs::write(folder.join(name), format!("{report}\n"))?;
+    eprintln!("written to {}", folder.display());
+    Ok(())
 }
