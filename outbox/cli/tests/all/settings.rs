@@ -129,3 +129,11 @@ fn a_missing_url_is_said_with_the_ways_to_give_it() {
     run.says("--store").says("OUTBOX_STORE").says("--config");
     Outbox::sqlite().run(&["relay", "--once"]).ends(USAGE).says("OUTBOX_TRANSPORT");
 }
+
+/// Told before anything connects, all problems at once.
+#[test]
+fn wrong_settings_of_a_transport_are_wrong_usage() {
+    let outbox = Outbox { transport: Some("redis://127.0.0.1:1".to_owned()), ..Outbox::sqlite() };
+    let run = outbox.run(&["check", "--set", "redis.units=999", "--set", "redis.prefix=a{b"]);
+    run.ends(USAGE).says("units is 999; make it 1 to 256").says("prefix is \"a{b\"");
+}
