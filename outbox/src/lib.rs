@@ -35,7 +35,7 @@ pub mod inbox {
     pub use outbox_contract::backend::{Lag, OffsetReset};
     pub use outbox_engine::{
         ForeignRecord, HandlerContext, HandlerFailure, HandlerOptions, Inbox, InboxBuilder, InboxConfig,
-        InboxHandle, InboxStats, MessageHandler, Mode, UnknownType,
+        InboxHandle, InboxObserver, InboxStats, MessageHandler, Mode, UnknownType,
     };
 }
 

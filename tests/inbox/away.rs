@@ -84,7 +84,8 @@ async fn away(transport: TransportKind) {
     let inbox = start(&database, pair, OffsetReset::Earliest).await;
     until("all come again", async || inbox.stats().duplicates == 20).await;
     until("it is said", async || {
-        says(&inbox, "the broker has lost messages, or the position") && inbox.problems().is_empty()
+        says(&inbox, "the broker has lost messages, or the position")
+            && inbox.observer().problems().is_empty()
     })
     .await;
     publish(&*pair.transport().unwrap(), "/shop", &messages(&pair.topic, 5)).await;

@@ -124,7 +124,7 @@ async fn others_flow(database: &Database, transport: Arc<dyn Transport>, topic: 
     }
     let failing = OTHERS / EVERY;
     until("the failing key off the broker", async || {
-        let backlog = database.store.backlog(inbox.route()).await.unwrap();
+        let backlog = database.store.backlog(inbox.observer().route()).await.unwrap();
         backlog.pending + backlog.parked >= failing as u64 && inbox.stats().in_flight == 0
     })
     .await;
@@ -134,7 +134,7 @@ async fn others_flow(database: &Database, transport: Arc<dyn Transport>, topic: 
         database.effects(CONSUMER).await.get(FAILING).is_some_and(|effects| effects.len() >= failing)
     })
     .await;
-    let route = inbox.route().clone();
+    let route = inbox.observer().route().clone();
     assert!(inbox.stop(PATIENCE).await, "the inbox stops in order");
     assert_eq!(database.effects(CONSUMER).await, by_key(named(&sent)), "effects by key");
     assert_eq!(database.store.backlog(&route).await.unwrap().dead, 0, "no message is given up");

@@ -46,7 +46,7 @@ async fn a_constraint_that_is_checked_at_the_commit_fails_its_message_and_no_oth
         .await
         .unwrap();
     let done = async {
-        while !broker.is_done() || store.backlog(inbox.route()).await.unwrap().dead == 0 {
+        while !broker.is_done() || store.backlog(inbox.observer().route()).await.unwrap().dead == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };

@@ -60,7 +60,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
 
     let all_told = async {
-        while service.inbox_stats("newsletter").is_none_or(|newsletter| newsletter.handled < 5) {
+        while service.inbox("newsletter").is_none_or(|newsletter| newsletter.stats().handled < 5) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };

@@ -129,7 +129,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for (article, count) in stock {
         println!("{article}: {count} left");
     }
-    let handled = inventory.inbox_stats("inventory").map_or(0, |stats| stats.handled);
+    let handled = inventory.inbox("inventory").map_or(0, |inbox| inbox.stats().handled);
     println!("{handled} orders handled, each once");
     let reserved: i64 = sqlx::query_scalar("select sum(reserved) from orders").fetch_one(&shop_pool).await?;
     println!("{reserved} orders known to be reserved");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use examples_shared::transports::Failed;
+use outbox::inbox::InboxObserver;
 use outbox::prelude::*;
 use tokio::time::Instant;
 
@@ -95,7 +96,7 @@ impl<D: Database> Ledger<D> {
     }
 
     fn stats(&self) -> outbox::inbox::InboxStats {
-        self.service.inbox_stats("ledger").unwrap_or_default()
+        self.service.inbox("ledger").map(InboxObserver::stats).unwrap_or_default()
     }
 
     /// Stops the ledger, and returns its content.

@@ -7,6 +7,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use outbox::admin::{Actor, Filter};
+use outbox::inbox::InboxObserver;
 use outbox::prelude::*;
 use outbox::{AppendOptions, MessageId, StoreError, Timestamp, UnknownType, inbox_route};
 use serde::{Deserialize, Serialize};
@@ -161,7 +162,7 @@ async fn main() -> Result<(), Failed> {
 
     let died = async || store.dead_letters(&Filter::all_routes()).await.is_ok_and(|dead| dead.len() == 1);
     let arrived = || {
-        let stats = service.inbox_stats("accounts");
+        let stats = service.inbox("accounts").map(InboxObserver::stats);
         stats.is_some_and(|stats| (stats.handled, stats.ignored) == (2, 1))
     };
     until(async || arrived() && died().await).await?;

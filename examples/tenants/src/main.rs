@@ -140,7 +140,7 @@ async fn run<D: Database>(
 /// Waits until the ledger has handled this many events.
 async fn until_handled<D: Database>(ledger: &ServiceHandle<D>, events: u64) -> Result<(), Failed> {
     let waiting = async {
-        while ledger.inbox_stats("ledger").is_none_or(|stats| stats.handled < events) {
+        while ledger.inbox("ledger").is_none_or(|inbox| inbox.stats().handled < events) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use examples_shared::transports::{self, Failed};
-use outbox::inbox::InboxStats;
+use outbox::inbox::InboxObserver;
 use outbox::prelude::*;
 
 use databases::Database;
@@ -114,8 +114,8 @@ async fn run<D: Database>(args: &Args, orders: D, inventory: D) -> Result<(), Fa
         orders::place(&mediator, order_id, order_id % ITEMS).await?;
     }
     let repeats = || {
-        let of = |stats: Option<InboxStats>| stats.map_or(0, |stats| stats.duplicates);
-        of(orders_service.inbox_stats("orders")) + of(inventory_service.inbox_stats("inventory"))
+        let of = |inbox: Option<&InboxObserver>| inbox.map_or(0, |inbox| inbox.stats().duplicates);
+        of(orders_service.inbox("orders")) + of(inventory_service.inbox("inventory"))
     };
     let done = async {
         loop {

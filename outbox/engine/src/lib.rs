@@ -15,7 +15,7 @@ mod unit_of_work;
 pub use inbox::Step;
 pub use inbox::{
     ForeignRecord, HandlerContext, HandlerFailure, HandlerOptions, Inbox, InboxBuilder, InboxConfig,
-    InboxHandle, InboxStats, MessageHandler, Mode, UnknownType,
+    InboxHandle, InboxObserver, InboxStats, MessageHandler, Mode, UnknownType,
 };
 pub use mediator::{EventHandler, EventHandlerFn, HandlerError, Mediator};
 #[doc(hidden)]

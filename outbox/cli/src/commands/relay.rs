@@ -66,10 +66,10 @@ async fn relay(app: &App, args: &RelayArgs, otlp: Option<&Otlp>) -> Outcome {
     if let Some((http, metrics)) = http.zip(metrics) {
         let address = http.address()?;
         started["http"] = json!(address.to_string());
-        let mut router = http::router(relay.observer(), metrics);
+        let mut router = http::router(relay.observer().clone(), metrics);
         if app.settings.dashboard.enabled {
             text.push_str(&format!("; dashboard, health and metrics: http://{address}"));
-            router = router.merge(dashboard::router(app, &store, Some(relay.observer()))?);
+            router = router.merge(dashboard::router(app, &store, Some(relay.observer().clone()))?);
         } else {
             text.push_str(&format!("; health and metrics: http://{address}"));
         }
@@ -79,7 +79,7 @@ async fn relay(app: &App, args: &RelayArgs, otlp: Option<&Otlp>) -> Outcome {
         http.serve(router);
     }
     app.out.say(&text, &started)?;
-    let observer = relay.observer();
+    let observer = relay.observer().clone();
     let ended = observer.ended();
     if args.once {
         return once(app, &*store, relay, args.within, &mut signals, ended).await;
@@ -130,10 +130,10 @@ pub(crate) fn builder(app: &App, store: &std::sync::Arc<dyn Database>) -> Result
 async fn stop(app: &App, relay: RelayHandle, signals: &mut Signals) -> Outcome {
     let within = app.settings.stop_within;
     remark("stopping: finishing the messages in flight; a second signal ends the relay at once");
-    let stats = relay.observer();
+    let observer = relay.observer().clone();
     tokio::select! {
         drained = relay.stop(within) => {
-            let delivered = stats.stats().delivered;
+            let delivered = observer.stats().delivered;
             if !drained {
                 return Err(Failed::error(format!(
                     "not drained within {within:?}: what was in flight is sent again by the next relay; \

@@ -43,7 +43,7 @@ async fn reasons_of_the_relay_are_shown_once() {
     let world = World::full().await;
     let relay = Relay::builder(world.store.clone(), MemoryTransport::new()).start().await.unwrap();
     world.store.pause(&outbox::Route::default(), None).await.unwrap();
-    let browser = Browser::of(world.builder().relay(relay.observer()).build());
+    let browser = Browser::of(world.builder().relay(relay.observer().clone()).build());
     // A heartbeat has read what is paused, and the maintenance has counted.
     tokio::time::sleep(Duration::from_secs(60)).await;
     let kinds: Vec<ReasonKind> = relay.health().reasons.into_iter().map(|reason| reason.kind).collect();
@@ -58,7 +58,8 @@ async fn charts_have_samples_and_the_figures_of_the_relay() {
     let transport = MemoryTransport::builder().consumer("orders", "test").confirm_on_enqueue().build();
     let relay = Relay::builder(world.store.clone(), transport).start().await.unwrap();
     world.order("a").await;
-    let dashboard = world.builder().relay(relay.observer()).sample_every(Duration::from_secs(1)).build();
+    let dashboard =
+        world.builder().relay(relay.observer().clone()).sample_every(Duration::from_secs(1)).build();
     let browser = Browser::of(dashboard);
     let limit = tokio::time::Instant::now() + Duration::from_secs(60);
     loop {

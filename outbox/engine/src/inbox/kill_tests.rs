@@ -40,7 +40,7 @@ impl Part {
 
     /// The actors of this part that run now.
     fn of(self, inbox: &InboxHandle) -> Vec<ActorCell> {
-        let supervisor = inbox.supervisor.as_ref().unwrap().get_cell();
+        let supervisor = inbox.observer.supervisor.as_ref().unwrap().get_cell();
         let below = |cells: &[ActorCell]| cells.iter().flat_map(ActorCell::get_children).collect::<Vec<_>>();
         let first = below(std::slice::from_ref(&supervisor));
         let of = |cells: Vec<ActorCell>, is: fn(&ActorCell) -> Option<bool>| -> Vec<ActorCell> {
@@ -283,7 +283,7 @@ async fn turns_of_workers_that_are_killed_go_back_to_the_transaction_pool() {
 /// Parts of the relay that handles what is stored, by their depth below its roots: its supervisor,
 /// the actors below, the publishers that run handlers.
 fn of_drain(inbox: &InboxHandle, depth: usize) -> Vec<ActorCell> {
-    let (_, supervisor) = inbox.drain.as_ref().unwrap().roots().swap_remove(0);
+    let (_, supervisor) = inbox.drain.as_ref().unwrap().observer().roots().swap_remove(0);
     (0..depth).fold(vec![supervisor], |cells, _| cells.iter().flat_map(ActorCell::get_children).collect())
 }
 
@@ -351,8 +351,13 @@ async fn a_supervisor_that_is_killed_leaves_everything_to_the_next_inbox() {
             let inbox = world.inbox(mode).await;
             tokio::time::sleep(MS * moment).await;
             let parts: Vec<ActorCell> = Part::ALL.iter().flat_map(|part| part.of(&inbox)).collect();
+            let observer = inbox.observer().clone();
+            let ended = tokio::spawn(async move { observer.ended().await });
+            tokio::task::yield_now().await;
+            assert!(!ended.is_finished());
             Part::Supervisor.of(&inbox).iter().for_each(ActorCell::kill);
             within(S, "all parts are over", || is_over(&parts)).await;
+            assert_eq!(ended.await.unwrap(), "inbox inventory: receiving");
             let health = inbox.health();
             assert_eq!(health.status, Status::Unhealthy);
             assert!(health.reasons.iter().any(|reason| reason.text.contains("restart it")), "{health:?}");

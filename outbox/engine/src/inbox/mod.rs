@@ -29,6 +29,7 @@ mod handlers;
 mod identity;
 mod lags;
 mod losses;
+mod observer;
 mod outage;
 mod pool_share;
 mod problems;
@@ -52,11 +53,11 @@ mod kill_tests;
 
 pub use builder::{Inbox, InboxBuilder};
 pub use config::{HandlerOptions, InboxConfig, Mode, UnknownType};
-pub(crate) use context::Context;
 pub use foreign::ForeignRecord;
 pub use handle::InboxHandle;
 pub use handler::{HandlerFailure, MessageHandler};
 pub use handler_context::HandlerContext;
+pub use observer::InboxObserver;
 pub(crate) use pool_share::share;
 pub use stats::InboxStats;
 #[cfg(feature = "test-util")]

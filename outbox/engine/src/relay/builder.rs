@@ -14,6 +14,7 @@ use super::context::{Context, answered_in_time, reached_in_time};
 use super::giving_way::GivingWay;
 use super::handle::RelayHandle;
 use super::maintenance::Maintenance;
+use super::observer::RelayObserver;
 use super::supervisor::{RouteMsg, RouteSupervisor};
 use crate::telemetry::describe_metrics;
 
@@ -267,7 +268,7 @@ impl RelayBuilder {
         let (maintenance, _) = Actor::spawn(None, Maintenance { routes: contexts }, ())
             .await
             .map_err(|error| StartError::Runtime(error.to_string()))?;
-        Ok(RelayHandle::new(relay, supervisors, maintenance.get_cell()))
+        Ok(RelayHandle::new(RelayObserver::new(relay, supervisors, maintenance.get_cell())))
     }
 
     /// Returns the `source` of what it publishes: the configured one, or else the identity of the

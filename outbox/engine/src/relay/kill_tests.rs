@@ -43,7 +43,7 @@ enum Part {
 impl Part {
     /// Returns the actors of this part that run now.
     fn of(self, relay: &RelayHandle) -> Vec<ActorCell> {
-        let roots: Vec<ActorCell> = relay.roots().into_iter().map(|(_, root)| root).collect();
+        let roots: Vec<ActorCell> = relay.observer().roots().into_iter().map(|(_, root)| root).collect();
         let below = |cells: &[ActorCell]| cells.iter().flat_map(ActorCell::get_children).collect::<Vec<_>>();
         let is: fn(&ActorCell) -> Option<bool> = match self {
             Self::Poller => ActorCell::is_message_type_of::<PollerMsg>,
@@ -54,7 +54,7 @@ impl Part {
             Self::Route => ActorCell::is_message_type_of::<CoreMsg>,
             Self::Supervisor => ActorCell::is_message_type_of::<RouteMsg>,
             Self::Maintenance => ActorCell::is_message_type_of::<MaintenanceMsg>,
-            Self::Jobs => return below(std::slice::from_ref(&relay.maintenance)),
+            Self::Jobs => return below(std::slice::from_ref(&relay.observer().maintenance)),
         };
         let first = below(&roots);
         let all = roots.iter().chain(&first).cloned().chain(below(&first));

@@ -2,23 +2,25 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use outbox_contract::Route;
-use outbox_contract::backend::{Backlog, RelayId, Unserved};
-use ractor::ActorCell;
+use outbox_contract::backend::{Backlog, Paused, RelayId, Unserved};
+use ractor::{ActorCell, ActorRef};
 
 use super::context::Context;
 use super::health::{Health, Status};
 use super::reason::ReasonKind;
 use super::restart::{first_ended, has_ended};
 use super::stats::RelayStats;
+use super::supervisor::RouteMsg;
 
 /// Read-only view of a relay, cheap to clone. Made by
 /// [`RelayHandle::observer`](super::RelayHandle::observer).
 ///
 /// ```no_run
 /// # async fn run(relay: outbox_engine::RelayHandle) {
-/// let observer = relay.observer();
+/// let observer = relay.observer().clone();
 /// // In a handler of a web server:
 /// let ready = move || observer.health().status < outbox_engine::Status::Unhealthy;
 /// # }
@@ -26,8 +28,8 @@ use super::stats::RelayStats;
 #[derive(Clone)]
 pub struct RelayObserver {
     relay: RelayId,
-    routes: Arc<[(Arc<Context>, ActorCell)]>,
-    maintenance: ActorCell,
+    pub(super) routes: Arc<[(Arc<Context>, ActorRef<RouteMsg>)]>,
+    pub(super) maintenance: ActorCell,
 }
 
 impl fmt::Debug for RelayObserver {
@@ -40,7 +42,7 @@ impl fmt::Debug for RelayObserver {
 impl RelayObserver {
     pub(crate) fn new(
         relay: RelayId,
-        routes: Vec<(Arc<Context>, ActorCell)>,
+        routes: Vec<(Arc<Context>, ActorRef<RouteMsg>)>,
         maintenance: ActorCell,
     ) -> Self {
         Self { relay, routes: routes.into(), maintenance }
@@ -65,7 +67,7 @@ impl RelayObserver {
     /// Returns the backlog of each route, as last measured.
     #[must_use]
     pub fn backlog(&self) -> Vec<(Route, Backlog)> {
-        let measured = |(context, _): &(Arc<Context>, ActorCell)| {
+        let measured = |(context, _): &(Arc<Context>, ActorRef<RouteMsg>)| {
             Some((context.route.clone(), context.counters.backlog()?.1))
         };
         self.routes.iter().filter_map(measured).collect()
@@ -109,10 +111,17 @@ impl RelayObserver {
     }
 
     /// Returns the actors without a parent, with their names.
-    pub(super) fn roots(&self) -> Vec<(String, ActorCell)> {
+    pub(crate) fn roots(&self) -> Vec<(String, ActorCell)> {
         let routes = self.routes.iter();
-        let routes = routes.map(|(context, route)| (format!("route {}", context.route), route.clone()));
+        let routes = routes.map(|(context, route)| (format!("route {}", context.route), route.get_cell()));
         routes.chain([("maintenance".to_owned(), self.maintenance.clone())]).collect()
+    }
+
+    /// Returns a function that tells what operators have paused of the first route, and when the
+    /// heartbeat that reported it began.
+    pub(crate) fn pauses(&self) -> impl Fn() -> (Paused, Duration) + Send + Sync + 'static {
+        let route = self.routes.first().map(|(context, _)| Arc::clone(context));
+        move || route.as_ref().map(|context| context.paused()).unwrap_or_default()
     }
 
     /// Returns the health of the relay. See [`RelayHandle::health`](super::RelayHandle::health).

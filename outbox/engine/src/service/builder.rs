@@ -10,7 +10,7 @@ use outbox_contract::backend::Ordering;
 use outbox_contract::{Codec, Json, Outbox, Route, Transactional, Transport};
 
 use super::handle::ServiceHandle;
-use crate::inbox::{Inbox, InboxBuilder, InboxHandle, share};
+use crate::inbox::{Inbox, InboxBuilder, InboxHandle, InboxObserver, share};
 use crate::relay::{Relay, RelayBuilder, StartError};
 
 /// The messaging of a program: an outbox to append to, a relay that publishes, and inboxes that
@@ -197,7 +197,8 @@ impl<S: Transactional + Clone, A: Send + Sync + 'static, C: Codec> ServiceBuilde
             inboxes.push(inbox.start().await?);
         }
         // Within a process nothing is kept for consumers that have not subscribed yet.
-        join_all(inboxes.iter().filter(|inbox| inbox.is_in_process()).map(InboxHandle::subscribed)).await;
+        let in_process = inboxes.iter().map(InboxHandle::observer).filter(|inbox| inbox.is_in_process());
+        join_all(in_process.map(InboxObserver::subscribed)).await;
         let relay = match self.relay {
             Some(relay) => Some(relay.start().await?),
             None => None,

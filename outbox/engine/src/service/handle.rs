@@ -8,7 +8,7 @@ use futures_util::future::{Either, select};
 use outbox_contract::{Codec, Json, Outbox, Transactional};
 
 use super::shutdown::{Parts, ShutdownError};
-use crate::inbox::{Context, InboxHandle, InboxStats};
+use crate::inbox::{InboxHandle, InboxObserver};
 use crate::relay::restart::first_ended;
 use crate::relay::{Health, ReasonKind, RelayHandle, RelayObserver, Status};
 
@@ -25,7 +25,7 @@ struct Running {
     // `None` from the shutdown on. Held for a few instructions, never across an await.
     parts: Mutex<Option<Parts>>,
     relay: Option<RelayObserver>,
-    inboxes: Vec<Arc<Context>>,
+    inboxes: Vec<InboxObserver>,
     shutdown_within: Duration,
     // Result of the shutdown. Held while it takes place, so that others wait for its end.
     ended: tokio::sync::Mutex<Option<Result<(), ShutdownError>>>,
@@ -39,7 +39,7 @@ impl<S: Transactional, C: Codec> Clone for ServiceHandle<S, C> {
 
 impl<S: Transactional, C: Codec> fmt::Debug for ServiceHandle<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let consumers = self.running.inboxes.iter().map(|inbox| inbox.subscription.consumer.as_str());
+        let consumers = self.running.inboxes.iter().map(|inbox| inbox.consumer().as_str());
         f.debug_struct("ServiceHandle")
             .field("relay", &self.running.relay)
             .field("inboxes", &consumers.collect::<Vec<_>>())
@@ -55,8 +55,8 @@ impl<S: Transactional, C: Codec> ServiceHandle<S, C> {
         shutdown_within: Duration,
     ) -> Self {
         let running = Running {
-            relay: relay.as_ref().map(RelayHandle::observer),
-            inboxes: inboxes.iter().map(|inbox| Arc::clone(&inbox.context)).collect(),
+            relay: relay.as_ref().map(|relay| relay.observer().clone()),
+            inboxes: inboxes.iter().map(|inbox| inbox.observer().clone()).collect(),
             parts: Mutex::new(Some(Parts { relay, inboxes })),
             shutdown_within,
             ended: tokio::sync::Mutex::new(None),
@@ -90,19 +90,18 @@ impl<S: Transactional, C: Codec> ServiceHandle<S, C> {
         health
     }
 
-    /// Returns a read-only handle of the relay: its statistics, its backlog, routes without a
+    /// Returns the read-only view of the relay: its statistics, its backlog, routes without a
     /// relay. `None` in a service without a relay.
     #[must_use]
     pub fn relay(&self) -> Option<&RelayObserver> {
         self.running.relay.as_ref()
     }
 
-    /// Returns the statistics of an inbox; `None` if no inbox has this name.
+    /// Returns the view of an inbox: its statistics, its backlog, what the broker has for it, and
+    /// the operations that pause it. `None` if no inbox has this name.
     #[must_use]
-    pub fn inbox_stats(&self, consumer: &str) -> Option<InboxStats> {
-        let mut inboxes = self.running.inboxes.iter();
-        let inbox = inboxes.find(|inbox| inbox.subscription.consumer.as_str() == consumer)?;
-        Some(inbox.stats())
+    pub fn inbox(&self, consumer: &str) -> Option<&InboxObserver> {
+        self.running.inboxes.iter().find(|inbox| inbox.consumer().as_str() == consumer)
     }
 
     /// Runs until the signal completes, then [shuts down](Self::shutdown) within the deadline of

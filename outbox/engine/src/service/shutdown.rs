@@ -19,9 +19,9 @@ pub(crate) struct Parts {
 impl Parts {
     /// Returns the actors without a parent, with their names.
     pub(crate) fn roots(&self) -> Vec<(String, ActorCell)> {
-        let relay = self.relay.iter().flat_map(RelayHandle::roots);
+        let relay = self.relay.iter().flat_map(|relay| relay.observer().roots());
         let relay = relay.map(|(name, root)| (format!("relay: {name}"), root));
-        relay.chain(self.inboxes.iter().flat_map(InboxHandle::roots)).collect()
+        relay.chain(self.inboxes.iter().flat_map(|inbox| inbox.observer().roots())).collect()
     }
 
     /// Stops everything in order. Dropping the future ends the rest as a crash would.
@@ -31,7 +31,7 @@ impl Parts {
     pub(crate) async fn stop(self, deadline: Duration) -> Result<(), ShutdownError> {
         let end = Instant::now() + deadline;
         let (within, of_brokers): (Vec<_>, Vec<_>) =
-            self.inboxes.into_iter().partition(InboxHandle::is_in_process);
+            self.inboxes.into_iter().partition(|inbox| inbox.observer().is_in_process());
         let mut unfinished = stop_all(of_brokers, share(end, true)).await;
         if let Some(relay) = self.relay
             && !relay.stop(share(end, !within.is_empty())).await
@@ -56,7 +56,7 @@ fn share(end: Instant, others_follow: bool) -> Duration {
 /// Stops inboxes side by side. Returns those that did not finish.
 async fn stop_all(inboxes: Vec<InboxHandle>, deadline: Duration) -> Vec<String> {
     let stops = inboxes.into_iter().map(|inbox| async move {
-        let name = format!("inbox {}", inbox.consumer());
+        let name = format!("inbox {}", inbox.observer().consumer());
         (!inbox.stop(deadline).await).then_some(name)
     });
     join_all(stops).await.into_iter().flatten().collect()

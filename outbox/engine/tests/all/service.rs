@@ -100,15 +100,15 @@ async fn what_is_appended_is_handled_and_what_handlers_publish_is_sent() {
     }
     until(|| invoices.lock().unwrap().len() == 3).await;
     until(|| service.health().status == Status::Healthy).await;
-    assert_eq!(service.inbox_stats("billing").unwrap().handled, 3);
-    assert!(service.inbox_stats("nobody").is_none());
+    assert_eq!(service.inbox("billing").unwrap().stats().handled, 3);
+    assert!(service.inbox("nobody").is_none());
     until(|| service.relay().unwrap().stats().delivered == 6).await;
     service.shutdown(S * 20).await.unwrap();
     let health = service.health();
     assert_eq!(health.status, Status::Unhealthy);
     assert_eq!(health.reasons.len(), 1);
     assert_eq!(health.reasons[0].to_string(), "the service was shut down");
-    assert_eq!(service.inbox_stats("archive").unwrap().handled, 3, "as it was when it ended");
+    assert_eq!(service.inbox("archive").unwrap().stats().handled, 3, "as it was when it ended");
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,12 +167,12 @@ async fn within_a_process_a_shutdown_waits_for_no_timeout() {
     };
     let service = service(MemoryTransport::new()).inbox("billing", slow).start().await.unwrap();
     append(&service, 0..200).await;
-    until(|| service.inbox_stats("billing").unwrap().handled > 20).await;
+    until(|| service.inbox("billing").unwrap().stats().handled > 20).await;
     let began = Instant::now();
     service.shutdown(S * 20).await.unwrap();
     assert!(began.elapsed() < S * 2, "{:?}", began.elapsed());
     let (handled, delivered) =
-        (service.inbox_stats("billing").unwrap().handled, service.relay().unwrap().stats().delivered);
+        (service.inbox("billing").unwrap().stats().handled, service.relay().unwrap().stats().delivered);
     assert!(handled < 200 || delivered == 200);
     assert_eq!(handled, delivered, "nothing is handled that the relay does not know of");
 }

@@ -11,6 +11,7 @@ use super::super::context::{Context, PausedInStore};
 use super::super::core::Limits;
 use super::super::drain::Drain;
 use super::super::handle::InboxHandle;
+use super::super::observer::InboxObserver;
 use super::super::outage::Outage;
 use super::super::problems::Problems;
 use super::super::process::Process;
@@ -80,7 +81,8 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         } else {
             None
         };
-        let paused_in_store = drain.as_ref().map(|drain| -> PausedInStore { Box::new(drain.pauses()) });
+        let paused_in_store =
+            drain.as_ref().map(|drain| -> PausedInStore { Box::new(drain.observer().pauses()) });
         let context = Arc::new(Context {
             process,
             transport: self.transport,
@@ -106,7 +108,9 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
             config,
         });
         let supervisor = supervise(&context).await?;
-        Ok(InboxHandle { context, store, route, supervisor, drain })
+        let of_drain = drain.as_ref().map(|drain| drain.observer().clone());
+        let observer = InboxObserver { context, store, route, supervisor, drain: of_drain };
+        Ok(InboxHandle { observer, drain })
     }
 
     /// Lists everything that is wrong.

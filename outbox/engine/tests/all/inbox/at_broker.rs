@@ -77,7 +77,7 @@ async fn what_waits_and_what_can_not_be_received_is_told() {
     let inbox = world.inbox().start().await.unwrap();
     world.feed.lag(vec![Lag::new(unit(0), 3).with_age(Some(S * 9)), Lag::new(unit(1), 4)]);
     within(S * 10, || inbox.stats().lag == 7).await;
-    assert_eq!((inbox.stats().lag_age, inbox.lags().len()), (Some(S * 9), 2));
+    assert_eq!((inbox.stats().lag_age, inbox.observer().lags().len()), (Some(S * 9), 2));
     assert_eq!(inbox.health().status, Status::Healthy, "{:?}", inbox.health());
     world.feed.lag(vec![Lag::new(unit(1), 4).with_stuck(Some("a transaction is open".to_owned()))]);
     within(S * 10, || says(&inbox, "4 messages wait in orders/1")).await;
@@ -136,7 +136,7 @@ async fn a_record_that_is_requeued_goes_through_the_mapper() {
                 Ok(Some(record.message("mapped")))
             });
             let inbox = inbox.start().await.unwrap();
-            inbox.pause().await.unwrap();
+            inbox.observer().pause().await.unwrap();
             assert_eq!(again.tables.requeue(&Filter::all_routes()).await.unwrap(), 1);
             // Others of its key wait behind it.
             if has_more {
@@ -144,7 +144,7 @@ async fn a_record_that_is_requeued_goes_through_the_mapper() {
             }
             tokio::time::sleep(S * 10).await;
             assert_eq!(count(), 0);
-            inbox.resume().await.unwrap();
+            inbox.observer().resume().await.unwrap();
             let all = 1 + 2 * usize::from(has_more);
             within(S * 60, || count() == all && again.stored() == 0 && again.feed.unacknowledged() == 0)
                 .await;

@@ -194,7 +194,7 @@ async fn a_held_key_waits_for_an_operator_and_then_has_no_gap() {
     let mut sent = world.send("bad", 3);
     let retry = RetryPolicy { max_attempts: 1, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
     let inbox = failing_key(&world, "bad", &fails).retry(retry).start().await.unwrap();
-    within(S * 30, || inbox.backlog().is_some_and(|backlog| backlog.held_keys == 1)).await;
+    within(S * 30, || inbox.observer().backlog().is_some_and(|backlog| backlog.held_keys == 1)).await;
     fails.store(false, Ordering::SeqCst);
     sent.extend(world.send("bad", 2));
     within(S * 30, || world.feed.unacknowledged() == 0).await;

@@ -124,12 +124,12 @@ async fn nothing_is_handled_while_the_consumer_is_paused() {
     let world = World::new();
     let inbox = world.inbox().start().await.unwrap();
     tokio::time::sleep(S * 10).await;
-    inbox.pause().await.unwrap();
+    inbox.observer().pause().await.unwrap();
     let sent = world.send("a", 5);
     tokio::time::sleep(S * 60).await;
     assert_eq!(world.ledger.len(), 0);
     assert_eq!(inbox.health().status, Status::Degraded);
-    inbox.resume().await.unwrap();
+    inbox.observer().resume().await.unwrap();
     within(S * 10, || world.feed.unacknowledged() == 0).await;
     world.ledger.assert_once_and_in_order(&sent);
 }
@@ -141,7 +141,7 @@ async fn a_pause_that_is_soon_ended_elsewhere_ends_here_too() {
         let world = World::new();
         let inbox = world.inbox().mode(mode).start().await.unwrap();
         tokio::time::sleep(S * 11).await;
-        inbox.pause().await.unwrap();
+        inbox.observer().pause().await.unwrap();
         world.tables.resume(&route(), None).await.unwrap();
         let sent = world.send("a", 5);
         within(S * 30, || inbox.health().status == Status::Healthy).await;
@@ -159,7 +159,7 @@ async fn a_pause_holds_whenever_it_comes_between_two_heartbeats() {
         let world = World::new();
         let inbox = world.inbox().start().await.unwrap();
         tokio::time::sleep(S * 7 + MS * 500 * moment).await;
-        inbox.pause().await.unwrap();
+        inbox.observer().pause().await.unwrap();
         world.send("a", 5);
         tokio::time::sleep(S * 60).await;
         assert_eq!(world.ledger.len(), 0, "moment {moment}");
@@ -183,10 +183,10 @@ async fn what_is_being_handled_at_a_pause_is_finished_and_nothing_else_begins() 
     let inbox = inbox.concurrency(3).start().await.unwrap();
     within(S, || begun.load(Ordering::SeqCst) == 3).await;
     tokio::time::sleep(S).await;
-    inbox.pause().await.unwrap();
+    inbox.observer().pause().await.unwrap();
     tokio::time::sleep(S * 60).await;
     assert_eq!((begun.load(Ordering::SeqCst), world.ledger.len()), (3, 3));
-    inbox.resume().await.unwrap();
+    inbox.observer().resume().await.unwrap();
     within(S * 100, || world.feed.unacknowledged() == 0).await;
     world.ledger.assert_once_and_in_order(&sent);
 }

@@ -25,7 +25,7 @@ async fn a_topic_that_gives_nothing_is_named_and_delays_no_other() {
             .iter()
             .any(|reason| reason.text.contains("bills") && reason.text.contains("create it"))
     );
-    assert_eq!(inbox.problems()[0].topic, missing);
+    assert_eq!(inbox.observer().problems()[0].topic, missing);
 
     world.feed.fail_topic(&missing, None);
     within(S * 2, || world.ledger.len() == 51).await;

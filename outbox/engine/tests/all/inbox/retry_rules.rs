@@ -62,7 +62,7 @@ async fn a_rule_holds_the_key_of_a_handler_until_an_operator_releases_it() {
         let sent = world.send("a", 3);
         let (inbox, _) = refuses(&world, &sent[0], &fails);
         let inbox = inbox.mode(mode).retry(rule("bad-tenant", 2, Exhausted::Hold)).start().await.unwrap();
-        within(S * 60, || inbox.backlog().is_some_and(|backlog| backlog.held_keys == 1)).await;
+        within(S * 60, || inbox.observer().backlog().is_some_and(|backlog| backlog.held_keys == 1)).await;
         fails.store(false, Ordering::SeqCst);
         tokio::time::sleep(S * 600).await;
         assert_eq!(world.ledger.len(), 0, "its followers wait");
