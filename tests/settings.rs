@@ -124,7 +124,6 @@ fn the_defaults_of_a_relay_are_those_of_the_book() {
             max_in_flight,
             max_in_flight_bytes,
             per_key,
-            lanes,
             max_unconfirmed_batches,
             publish_batch,
             publish_batch_bytes,

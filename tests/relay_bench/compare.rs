@@ -16,7 +16,7 @@ use crate::throughput::{Used, measure};
 use crate::tuned::Setting;
 use crate::turns::turns;
 
-/// Settings that are compared with the defaults, such as `lanes=2,fetch_batch=500`.
+/// Settings that are compared with the defaults, such as `publish_batch=250,fetch_batch=500`.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings(Vec<Setting>, String);
 
@@ -32,7 +32,7 @@ impl FromStr for Settings {
 /// Variants to compare, and the number of rounds.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Compare {
-    /// Settings to compare with the defaults, such as lanes=2,fetch_batch=500; repeat it for
+    /// Settings to compare with the defaults, such as publish_batch=250,fetch_batch=500; repeat it for
     /// others.
     #[arg(long)]
     with: Vec<Settings>,

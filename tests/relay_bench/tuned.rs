@@ -19,17 +19,15 @@ enum Name {
     MaxInFlight,
     MaxInFlightBytes,
     MaxUnconfirmedBatches,
-    Lanes,
     PerKey,
 }
 
-const NAMES: [(&str, Name); 7] = [
+const NAMES: [(&str, Name); 6] = [
     ("fetch_batch", Name::FetchBatch),
     ("publish_batch", Name::PublishBatch),
     ("max_in_flight", Name::MaxInFlight),
     ("max_in_flight_bytes", Name::MaxInFlightBytes),
     ("max_unconfirmed_batches", Name::MaxUnconfirmedBatches),
-    ("lanes", Name::Lanes),
     ("per_key", Name::PerKey),
 ];
 
@@ -38,8 +36,7 @@ const TUNED: [(Name, usize); 5] = [
     (Name::FetchBatch, 2_000),
     (Name::MaxInFlight, 8_000),
     (Name::MaxInFlightBytes, 64 << 20),
-    (Name::Lanes, 2),
-    (Name::MaxUnconfirmedBatches, 4),
+    (Name::MaxUnconfirmedBatches, 8),
 ];
 
 /// Returns the settings of the tuned relay: the defaults here, and then the requested ones.
@@ -56,7 +53,6 @@ pub(crate) fn apply(settings: &[Setting], relay: RelayBuilder) -> RelayBuilder {
         Name::MaxInFlight => relay.max_in_flight(*value),
         Name::MaxInFlightBytes => relay.max_in_flight_bytes(*value),
         Name::MaxUnconfirmedBatches => relay.max_unconfirmed_batches(*value),
-        Name::Lanes => relay.lanes(*value),
         Name::PerKey => relay.per_key(*value),
     })
 }

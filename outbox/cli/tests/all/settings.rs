@@ -44,11 +44,10 @@ fn an_unknown_entry_is_refused_with_those_that_are_known() {
 fn entries_that_contradict_each_other_are_refused() {
     let outbox = Outbox { transport: Some("redis://127.0.0.1:1".to_owned()), ..Outbox::sqlite() };
     let proxy = "proxy_header = 'x-user'\nproxies = ['10.0.0.0/8']";
-    let cases: [(&str, &str, &[&str]); 11] = [
+    let cases: [(&str, &str, &[&str]); 10] = [
         ("relay", "[relay]\nlease = '4s'", &["lease (4s)", "publish_timeout"]),
         ("relay", "[relay]\nmax_in_flight = 1\nfetch_batch = 2", &["max_in_flight (1)", "fetch_batch (2)"]),
         ("relay", "[relay]\noutage_max_delay = '1ms'", &["outage_max_delay (1ms)", "outage_first_delay"]),
-        ("relay", "[relay]\nlanes = 256\nmax_unconfirmed_batches = 4096", &["4096", "256 lanes"]),
         ("relay", "[routes]\ndefault = 'redis://127.0.0.1:1'", &["default"]),
         ("relay", "store = 'sqlite:a'\nstore = 'sqlite:b'", &["outbox.toml:2", "duplicate key"]),
         ("relay", "[relay]\nlease = '30s'\n[relay]\nlease = '40s'", &["outbox.toml:3", "duplicate key"]),

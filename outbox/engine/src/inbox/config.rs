@@ -345,7 +345,6 @@ impl InboxConfig {
     /// long.
     pub(crate) fn drain(&self, slowest: Duration) -> RelayConfig {
         let concurrency = self.transactions();
-        let lanes = concurrency.clamp(1, 4);
         let least = self.least_lease(slowest).max(Duration::from_secs(15));
         let fetch = concurrency.saturating_mul(self.batch).saturating_mul(4).clamp(100, 1_000);
         RelayConfig {
@@ -363,17 +362,15 @@ impl InboxConfig {
             per_key: (fetch / concurrency.max(1)).clamp(1, 500),
             max_in_flight_bytes: self.prefetch_bytes,
             fetch_batch_bytes: self.prefetch_bytes.div_ceil(2),
-            lanes,
             // A slow key holds up what rides in its batch: so a batch is no more than one
             // transaction.
             publish_batch: self.batch,
-            max_unconfirmed_batches: concurrency.div_ceil(lanes),
+            max_unconfirmed_batches: concurrency,
             due_poll: self.due_poll,
             outage_first_delay: self.outage_first_delay,
             outage_max_delay: self.outage_max_delay,
             unhealthy_age: self.unhealthy_age,
             retry: self.retry.clone(),
-            is_steady: true,
             ..RelayConfig::default()
         }
     }

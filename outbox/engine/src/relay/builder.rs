@@ -58,7 +58,7 @@ impl Relay {
             clock: Arc::new(SystemClock::new()),
             seed: None,
             id: None,
-            giving_way: Arc::default(),
+            giving_way: None,
         }
     }
 }
@@ -77,7 +77,8 @@ pub struct RelayBuilder {
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
     id: Option<RelayId>,
-    giving_way: Arc<GivingWay>,
+    /// Decision of a member of a consumer to give way. None: it is no relay of an inbox.
+    giving_way: Option<Arc<GivingWay>>,
 }
 
 impl fmt::Debug for RelayBuilder {
@@ -145,10 +146,7 @@ impl RelayBuilder {
         max_in_flight_bytes: usize,
         /// Maximum number of messages of one key in memory. See [`RelayConfig::per_key`].
         per_key: usize,
-        /// Number of publish batches that a full fetch is divided into. See [`RelayConfig::lanes`].
-        lanes: usize,
-        /// Maximum number of unconfirmed batches, as a multiple of `lanes`. See
-        /// [`RelayConfig::max_unconfirmed_batches`].
+        /// Maximum number of unconfirmed batches. See [`RelayConfig::max_unconfirmed_batches`].
         max_unconfirmed_batches: usize,
         /// Maximum number of messages of a publish batch. See [`RelayConfig::publish_batch`].
         publish_batch: usize,
@@ -175,14 +173,14 @@ impl RelayBuilder {
     }
 
     /// Sets what an inbox has set for the relay that it runs.
-    pub(crate) fn of_inbox(mut self, clock: Arc<dyn Clock>, seed: u64, id: Option<RelayId>) -> Self {
-        (self.clock, self.seed, self.id) = (clock, Some(seed), id);
-        self
-    }
-
-    /// Sets the decision of a member of a consumer to give way.
-    pub(crate) fn giving_way(self, giving_way: Arc<GivingWay>) -> Self {
-        Self { giving_way, ..self }
+    pub(crate) fn of_inbox(
+        self,
+        clock: Arc<dyn Clock>,
+        seed: u64,
+        id: Option<RelayId>,
+        giving_way: Arc<GivingWay>,
+    ) -> Self {
+        Self { clock, seed: Some(seed), id, giving_way: Some(giving_way), ..self }
     }
 
     /// Clock that leases are measured with. A seam for tests.
@@ -254,7 +252,10 @@ impl RelayBuilder {
                 seed.wrapping_add(number << 32),
                 self.config.clone(),
             );
-            let context = Arc::new(context.that_gives_way(Arc::clone(&self.giving_way)));
+            let context = Arc::new(match &self.giving_way {
+                Some(giving_way) => context.of_inbox(Arc::clone(giving_way)),
+                None => context,
+            });
             contexts.push(Arc::clone(&context));
             let supervisor = RouteSupervisor { context: Arc::clone(&context) };
             let (supervisor, _) = Actor::spawn(None, supervisor, ())

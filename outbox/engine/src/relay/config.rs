@@ -12,9 +12,6 @@ pub(crate) const MAX_BYTES: usize = usize::MAX >> 2;
 /// Maximum number of unconfirmed batches: each has an actor of its own.
 const MAX_UNCONFIRMED: usize = 10_000;
 
-/// Part of `max_in_flight` that a relay begins with, as one to so many.
-const NARROW: usize = 2;
-
 /// Returns the problem of a number: zero, or above its maximum.
 pub(crate) fn problem_of_count(name: &str, value: usize, most: usize) -> Option<String> {
     match value {
@@ -102,18 +99,17 @@ pub struct RelayConfig {
     /// fetches nothing before half of it is free. Until the first message of a key is delivered, the key gets an eighth of this
     /// limit: it may hang, and many such keys must fit.
     pub per_key: usize,
-    /// Number of publish batches that a full fetch is divided into. Default 2: each batch costs the
-    /// relay and the broker something, however many messages it has.
-    pub lanes: usize,
-    /// Maximum number of unconfirmed batches of different keys, as a multiple of
-    /// [`lanes`](Self::lanes). Default 4. The product is at most 10,000.
+    /// Maximum number of unconfirmed batches of different keys, 1 to 10,000. Default 8.
     ///
-    /// Another `lanes` batches may be unconfirmed for keys whose last batch got no answer, so that
-    /// no other key waits for those.
+    /// A quarter as many may be unconfirmed besides these, for keys whose last batch got no answer,
+    /// so that no other key waits for those.
     pub max_unconfirmed_batches: usize,
-    /// Maximum number of messages of a publish batch. Default 1,000: a full fetch divided by `lanes`,
-    /// so that a share is sent in one piece. A small rest would cost brokers as much as a full
-    /// batch.
+    /// Maximum number of messages of a publish batch. Default 1,000.
+    ///
+    /// Waiting messages are divided into as many batches as a full fetch fills: two by default,
+    /// since each batch costs the relay and the broker something, however many messages it has. A
+    /// divisor of [`fetch_batch`](Self::fetch_batch) leaves no small rest, which would cost as much
+    /// as a full batch.
     pub publish_batch: usize,
     /// Maximum number of bytes of a publish batch. Default 1 MiB, as in Kafka. A single message may
     /// exceed it.
@@ -144,10 +140,6 @@ pub struct RelayConfig {
     pub outage_max_delay: Duration,
     /// Retry policy of failing messages, with rules for classes of failure and for topics.
     pub retry: RetryPolicy,
-    /// True if the number of messages in memory is not adjusted: of the relay of an inbox, whose
-    /// slow keys leave half of them to the others.
-    #[serde(skip)]
-    pub(crate) is_steady: bool,
 }
 
 impl Default for RelayConfig {
@@ -165,8 +157,7 @@ impl Default for RelayConfig {
             max_in_flight: 4_000,
             max_in_flight_bytes: 16 * 1024 * 1024,
             per_key: 500,
-            lanes: 2,
-            max_unconfirmed_batches: 4,
+            max_unconfirmed_batches: 8,
             publish_batch: 1_000,
             publish_batch_bytes: 1024 * 1024,
             idle_poll: seconds(1),
@@ -177,22 +168,11 @@ impl Default for RelayConfig {
             outage_first_delay: Duration::from_millis(200),
             outage_max_delay: seconds(5),
             retry: RetryPolicy::default(),
-            is_steady: false,
         }
     }
 }
 
 impl RelayConfig {
-    /// Returns the maximum number of messages of one key in memory.
-    pub(crate) fn max_per_key(&self) -> usize {
-        self.per_key.min((self.narrow_in_flight() / 2).max(1))
-    }
-
-    /// Returns the maximum number of messages in memory until the transport is known to be fast.
-    pub(crate) fn narrow_in_flight(&self) -> usize {
-        if self.is_steady { self.max_in_flight } else { self.max_in_flight.div_ceil(NARROW) }
-    }
-
     /// Returns everything that is wrong, each problem with its value and the remedy.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
@@ -249,8 +229,6 @@ impl RelayConfig {
             ("max_in_flight", self.max_in_flight, MAX_MESSAGES),
             ("max_in_flight_bytes", self.max_in_flight_bytes, MAX_BYTES),
             ("per_key", self.per_key, MAX_MESSAGES),
-            // One for each bucket.
-            ("lanes", self.lanes, 256),
             ("max_unconfirmed_batches", self.max_unconfirmed_batches, MAX_UNCONFIRMED),
             ("publish_batch", self.publish_batch, MAX_MESSAGES),
             ("publish_batch_bytes", self.publish_batch_bytes, MAX_BYTES),
@@ -261,16 +239,6 @@ impl RelayConfig {
     /// Lists settings that do not fit together.
     fn problems_together(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        if self.lanes <= 256
-            && self.max_unconfirmed_batches <= MAX_UNCONFIRMED
-            && self.lanes * self.max_unconfirmed_batches > MAX_UNCONFIRMED
-        {
-            problems.push(format!(
-                "max_unconfirmed_batches is {}, for each of {} lanes; give them a product of at most \
-                 {MAX_UNCONFIRMED}",
-                self.max_unconfirmed_batches, self.lanes
-            ));
-        }
         if self.heartbeat.saturating_mul(2).saturating_add(self.publish_timeout) > self.lease {
             problems.push(format!(
                 "lease ({:?}) is too short for two heartbeats ({:?} each) and a publish_timeout ({:?}): \
@@ -301,9 +269,10 @@ mod tests {
 
     #[test]
     fn a_configuration_in_a_file_has_the_names_of_the_fields() {
-        let config: RelayConfig = serde_json::from_str(r#"{"lease": "30s", "lanes": 8}"#).unwrap();
+        let config: RelayConfig =
+            serde_json::from_str(r#"{"lease": "30s", "max_unconfirmed_batches": 64}"#).unwrap();
         let lease = Duration::from_secs(30);
-        assert_eq!(config, RelayConfig { lease, lanes: 8, ..RelayConfig::default() });
+        assert_eq!(config, RelayConfig { lease, max_unconfirmed_batches: 64, ..RelayConfig::default() });
         let again = serde_json::to_string(&RelayConfig::default()).unwrap();
         assert_eq!(serde_json::from_str::<RelayConfig>(&again).unwrap(), RelayConfig::default(), "{again}");
         let error = serde_json::from_str::<RelayConfig>(r#"{"leese": "30s"}"#).unwrap_err().to_string();
@@ -313,14 +282,6 @@ mod tests {
     #[test]
     fn the_defaults_are_consistent() {
         assert_eq!(RelayConfig::default().problems(), Vec::<String>::new());
-    }
-
-    #[test]
-    fn one_key_never_has_more_than_half_of_the_credit_that_a_relay_begins_with() {
-        let most = |max_in_flight, per_key| {
-            RelayConfig { max_in_flight, per_key, ..RelayConfig::default() }.max_per_key()
-        };
-        assert_eq!((most(2_000, 500), most(200, 500), most(1, 500)), (500, 50, 1));
     }
 
     #[test]
@@ -341,15 +302,13 @@ mod tests {
             set(&mut config);
             config.problems()
         };
-        let wrong: [(&str, Vec<String>); 10] = [
+        let wrong: [(&str, Vec<String>); 8] = [
             ("fetch_batch ", of(|it| (it.fetch_batch, it.max_in_flight) = (usize::MAX, MAX_MESSAGES))),
             ("fetch_batch_bytes", of(|it| it.fetch_batch_bytes = usize::MAX)),
             ("max_in_flight ", of(|it| it.max_in_flight = usize::MAX)),
             ("max_in_flight_bytes", of(|it| it.max_in_flight_bytes = usize::MAX)),
             ("per_key", of(|it| it.per_key = usize::MAX)),
-            ("lanes", of(|it| it.lanes = usize::MAX)),
             ("max_unconfirmed_batches", of(|it| it.max_unconfirmed_batches = usize::MAX)),
-            ("max_unconfirmed_batches", of(|it| (it.lanes, it.max_unconfirmed_batches) = (256, 40))),
             ("publish_batch ", of(|it| it.publish_batch = usize::MAX)),
             ("publish_batch_bytes", of(|it| it.publish_batch_bytes = usize::MAX)),
         ];
@@ -362,7 +321,7 @@ mod tests {
         let retry = RetryPolicy { max_delay: Duration::MAX, ..RetryPolicy::default() };
         let config = RelayConfig { retry, max_unconfirmed_batches: most, ..RelayConfig::default() };
         assert_eq!(config.problems().len(), 2);
-        assert_eq!(of(|it| (it.lanes, it.max_unconfirmed_batches) = (4, 2_500)), Vec::<String>::new());
+        assert_eq!(of(|it| it.max_unconfirmed_batches = 10_000), Vec::<String>::new());
     }
 
     #[test]
@@ -370,7 +329,7 @@ mod tests {
         let config = RelayConfig {
             lease: Duration::from_secs(4),
             fetch_batch: 0,
-            lanes: 300,
+            publish_batch: 0,
             label: String::new(),
             ..RelayConfig::default()
         };

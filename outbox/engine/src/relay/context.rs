@@ -12,6 +12,7 @@ use outbox_contract::{
 };
 
 use super::config::RelayConfig;
+use super::core::Limits;
 use super::core::breaker::Breaker;
 use super::fingerprint::fingerprint;
 use super::giving_way::GivingWay;
@@ -34,6 +35,7 @@ pub(crate) struct Context {
     pub(crate) started: Duration,
     pub(crate) seed: u64,
     pub(crate) config: RelayConfig,
+    pub(crate) limits: Limits,
     pub(crate) counters: Counters,
     /// Routes that no running relay serves. Used only of the first route of a relay.
     pub(crate) unserved: UnservedRoutes,
@@ -82,6 +84,7 @@ impl Context {
             started,
             clock,
             seed,
+            limits: Limits::of(&config),
             counters: Counters::new(route.clone()),
             unserved: UnservedRoutes::new(started, config.store_timeout),
             checked: TransportCheck::default(),
@@ -161,8 +164,8 @@ impl Context {
     }
 
     /// Returns the context of a member of a consumer, which may give way.
-    pub(crate) fn that_gives_way(self, giving_way: Arc<GivingWay>) -> Self {
-        Self { giving_way, ..self }
+    pub(crate) fn of_inbox(self, giving_way: Arc<GivingWay>) -> Self {
+        Self { limits: Limits::of_inbox(&self.config), giving_way, ..self }
     }
 
     /// Returns true if this relay is to have no bucket while another one is of use: its transport

@@ -3,7 +3,7 @@
 //! ```text
 //! RouteSupervisor ─┬─ LeaseKeeper   sends heartbeats, and does nothing else
 //!                  ├─ RouteCore     passes events to the Core, which decides everything
-//!                  │   └─ Publisher × (lanes × max_unconfirmed_batches + lanes for silent keys)
+//!                  │   └─ Publisher × max_unconfirmed_batches, and a quarter more for silent keys
 //!                  ├─ Poller        queries the store
 //!                  ├─ Transitions   writes transitions of failing keys to the store
 //!                  └─ Settler       removes delivered messages; outlives the others

@@ -10,7 +10,7 @@ use outbox_contract::backend::{Bucket, BucketSet, Epoch, Leased, LowWater, Outco
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 
 use super::context::Context;
-use super::core::{Command, Core, Event, Limits, PublishCommand, Report};
+use super::core::{Command, Core, Event, PublishCommand, Report};
 use super::lease_keeper::LeaseKeeperMsg;
 use super::poller::PollerMsg;
 use super::publisher::{Publish, Publisher};
@@ -80,7 +80,7 @@ impl RouteCore {
         setup: RouteSetup,
     ) -> Result<RouteState, ActorProcessingErr> {
         let RouteSetup { context, settler, transitions } = setup;
-        let limits = Limits::of(&context.config);
+        let limits = context.limits;
         let strict_timeout = Arc::new(AtomicBool::new(false));
         let mut publishers = Vec::new();
         for _ in 0..limits.publishers + limits.silent_publishers {

@@ -145,10 +145,10 @@ async fn every_problem_of_every_part_is_reported_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_service_has_its_name_as_label_and_no_source_of_its_own() {
-    let config: outbox_engine::RelayConfig = serde_json::from_str(r#"{"lanes": 3}"#).unwrap();
+    let config: outbox_engine::RelayConfig = serde_json::from_str(r#"{"per_key": 3}"#).unwrap();
     let builder = service(RecordingTransport::new()).relay(|relay| relay.config(config));
     let text = format!("{builder:?}");
-    for word in ["lanes: 3", "source: None", "label: \"shop\""] {
+    for word in ["per_key: 3", "source: None", "label: \"shop\""] {
         assert!(text.contains(word), "{word}: {text}");
     }
     let own = format!("{:?}", builder.relay(|relay| relay.source("/orders").label("night")));

@@ -76,7 +76,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
             let giving_way = Arc::new(config.giving_way(relay_config.lease));
             let drain = drain.with_mapper(self.mapper.clone()).with_giving_way(Arc::clone(&giving_way));
             let relay = Relay::of_route(&route, Arc::clone(&store), Arc::new(drain)).config(relay_config);
-            let relay = relay.of_inbox(Arc::clone(&self.clock), seed, self.id).giving_way(giving_way);
+            let relay = relay.of_inbox(Arc::clone(&self.clock), seed, self.id, giving_way);
             Some(relay.start().await?)
         } else {
             None

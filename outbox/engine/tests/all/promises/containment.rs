@@ -61,7 +61,7 @@ async fn a_broken_topic_is_tried_ever_more_seldom_and_said_until_something_of_it
     for waiting in [1, 20] {
         let world = World::new();
         let rig = world.rig();
-        let relay = rig.relay().lanes(1).start().await.unwrap();
+        let relay = rig.relay().max_unconfirmed_batches(4).start().await.unwrap();
         within(S, || relay.health().status == Status::Healthy).await;
         // As with a broker that is asked for its metadata first.
         rig.transport.set_rates(FaultRates { delay: S, ..FaultRates::default() });
@@ -119,7 +119,6 @@ async fn a_failing_key_is_tried_again_in_time_while_a_backlog_lasts() {
         let quick = RetryPolicy { first_delay: MS, max_delay: MS * 5, ..RetryPolicy::default() };
         let relay = rig
             .relay()
-            .lanes(1)
             .max_unconfirmed_batches(depth)
             .publish_batch(1)
             .fetch_batch(100)
@@ -155,7 +154,7 @@ async fn a_broker_that_answers_nobody_burns_no_attempts_of_keys_that_fail_alread
     let world = World::new();
     let rig = world.rig();
     let retry = RetryPolicy { max_attempts: 2, first_delay: S * 10, ..RetryPolicy::default() };
-    let relay = rig.relay().lanes(1).retry(retry).start().await.unwrap();
+    let relay = rig.relay().max_unconfirmed_batches(4).retry(retry).start().await.unwrap();
     world.append([message("good")]).await;
     world.drained(S * 10).await;
     let failing = world.append([message("failing"), message("failing")]).await;
@@ -181,7 +180,8 @@ async fn a_message_that_breaks_things_while_others_go_through_is_counted() {
         let poison = world.append([message("poisoned")]).await[0];
         rig.transport.inject(poison, fault);
         let twice = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
-        let relay = rig.relay().lanes(1).publish_timeout(S).retry(twice).start().await.unwrap();
+        let relay =
+            rig.relay().max_unconfirmed_batches(4).publish_timeout(S).retry(twice).start().await.unwrap();
         for n in 0.. {
             assert!(n < 6_000, "{fault:?} is not counted: {:?}", relay.stats());
             world.append([message(&format!("key-{}", n % 10))]).await;
@@ -218,12 +218,12 @@ async fn a_message_that_panics_the_publisher_becomes_a_dead_letter_alone() {
 }
 
 /// As with a partition without a leader: a third of the keys hang permanently. Each of their
-/// messages is tried and waited for, while the others flow normally. If a lane has one publisher,
+/// messages is tried and waited for, while the others flow normally. With two publishers,
 /// they wait for it at most for the publish timeout.
 #[tokio::test(start_paused = true)]
 async fn a_part_of_the_broker_that_answers_nobody_holds_up_no_other_key() {
     const KEYS: u32 = 300;
-    for (depth, slowest) in [(2, S), (1, S * 6)] {
+    for (depth, slowest) in [(4, S), (2, S * 6)] {
         let world = World::new();
         let rig = world.rig();
         let _relay = rig.relay().max_unconfirmed_batches(depth).start().await.unwrap();
@@ -282,8 +282,7 @@ async fn a_message_that_is_refused_at_once_does_not_end_an_outage() {
     let world = World::new();
     let rig = world.rig();
     let relay = Relay::builder(Arc::clone(&rig.store), Strict(Arc::clone(&rig.transport)));
-    let relay =
-        relay.clock(Arc::<outbox_testkit::TestClock>::clone(&rig.clock)).seed(1).lanes(1).publish_batch(1);
+    let relay = relay.clock(Arc::<outbox_testkit::TestClock>::clone(&rig.clock)).seed(1).publish_batch(1);
     let relay = relay.start().await.unwrap();
     rig.transport.go_down();
     world.append([message("a")]).await;

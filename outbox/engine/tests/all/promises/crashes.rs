@@ -83,7 +83,7 @@ async fn a_lane_outlives_the_poller_that_it_tells() {
     rig.transport.inject_times(failing[0], Fault::Failed, 1);
     // The order of the calls determines how late the store answers. With this order, the
     // confirmation is still pending at the end.
-    let relay = rig.relay().lanes(1).maintain_every(S * 2).start().await.unwrap();
+    let relay = rig.relay().max_unconfirmed_batches(4).maintain_every(S * 2).start().await.unwrap();
     within(S, || relay.stats().parked == 1).await;
     rig.transport.inject(failing[0], Fault::Hang);
     tokio::time::sleep(S * 2).await;

@@ -39,14 +39,8 @@ async fn a_relay_that_slept_past_its_lease_starts_nothing_of_what_another_owns()
     let world = World { store: MemoryStore::builder().clock(clock).build(), ..World::new() };
     let (one, other) = (world.rig(), world.rig());
     let timeout = S * 60;
-    let slept = one
-        .relay()
-        .lanes(1)
-        .max_unconfirmed_batches(1)
-        .publish_batch(1)
-        .heartbeat(S)
-        .store_timeout(timeout)
-        .start();
+    let slept =
+        one.relay().max_unconfirmed_batches(1).publish_batch(1).heartbeat(S).store_timeout(timeout).start();
     let slept = slept.await.unwrap();
     within(S, || slept.stats().buckets == 256).await;
     let messages: Vec<_> = (0..10).map(|n| message(&format!("key-{n}"))).collect();

@@ -252,7 +252,7 @@ async fn relays_that_are_configured_differently_say_so() {
             1 => other.relay().retry(by_class.clone()),
             2 => other.relay().source("/another-shop"),
             // A larger machine, with the same treatment of messages.
-            _ => other.relay().lanes(8).fetch_batch(500).publish_timeout(S * 2),
+            _ => other.relay().max_unconfirmed_batches(32).fetch_batch(500).publish_timeout(S * 2),
         };
         let second = second.start().await.unwrap();
         let words = "relays of this route are configured differently (retry policies or source)";

@@ -190,7 +190,7 @@ async fn a_key_whose_message_never_answers_delays_no_other() {
     rig.transport.inject(ids[0], Fault::Hang);
     // So busy that keys wait in a line together.
     rig.transport.set_rates(FaultRates { delay: MS * 6, ..FaultRates::default() });
-    let relay = rig.relay().lanes(1).publish_timeout(S).start().await.unwrap();
+    let relay = rig.relay().max_unconfirmed_batches(4).publish_timeout(S).start().await.unwrap();
     // Messages that share its batch the first time wait for the publish timeout; none do a second
     // time.
     within(S * 10, || relay.stats().unknown == 1).await;

@@ -59,7 +59,6 @@ async fn a_relay_that_stopped_for_a_late_heartbeat_goes_on_with_its_answer() {
     world.append((0..3_000).map(|n| message(&format!("key-{}", n % 100)))).await;
     let relay = rig
         .relay()
-        .lanes(1)
         .max_unconfirmed_batches(1)
         .publish_batch(1)
         .fetch_batch(100)
@@ -199,7 +198,7 @@ async fn a_pause_stops_the_route_or_the_topic_and_a_resume_ends_it() {
         let paused = (!whole).then_some(&part);
         rig.transport.set_rates(outbox_testkit::FaultRates { delay: S, ..Default::default() });
         world.append((0..2_000).map(|n| message(&format!("key-{}", n % 10)))).await;
-        let relay = rig.relay().lanes(1).max_unconfirmed_batches(1).publish_batch(5).start().await.unwrap();
+        let relay = rig.relay().max_unconfirmed_batches(1).publish_batch(5).start().await.unwrap();
         within(S * 5, || relay.stats().delivered > 0).await;
         world.store.pause(&route(), paused).await.unwrap();
         // After the next heartbeat, and after the batches in flight then.

@@ -192,7 +192,7 @@ async fn a_relay_that_slept_past_its_lease_lets_go_of_what_it_was_sending() {
     let sent = || transport.0.lock().unwrap().len();
     world.append((0..100).map(|n| message(&format!("key-{n}")))).await;
     let relay = Relay::builder(Arc::clone(&rig.store), transport.clone());
-    let relay = relay.clock(Arc::<TestClock>::clone(&rig.clock)).seed(1).lanes(1).max_unconfirmed_batches(1);
+    let relay = relay.clock(Arc::<TestClock>::clone(&rig.clock)).seed(1).max_unconfirmed_batches(1);
     let _relay = relay.start().await.unwrap();
     within(S * 5, || sent() == 10).await;
     rig.gate.set_open(false);
@@ -209,7 +209,7 @@ async fn what_was_delivered_is_removed_while_the_rest_of_its_batch_is_waited_for
     let rig = world.rig();
     let ids = world.append((0..100).map(|n| message(&format!("key-{n}")))).await;
     rig.transport.inject(ids[50], Fault::Hang);
-    let relay = rig.relay().lanes(1).max_unconfirmed_batches(1).publish_batch(1_000).start().await.unwrap();
+    let relay = rig.relay().max_unconfirmed_batches(1).publish_batch(1_000).start().await.unwrap();
     within(S, || world.broker.len() == 99).await;
     within(S, || world.waiting() == 1).await;
     assert_eq!(relay.stats().unknown, 0, "the batch is still unconfirmed");

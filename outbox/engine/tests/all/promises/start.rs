@@ -25,7 +25,7 @@ async fn everything_that_is_wrong_is_said_at_once() {
         .relay()
         .lease(S)
         .fetch_batch(0)
-        .lanes(0)
+        .max_unconfirmed_batches(0)
         .route("default", Arc::clone(&world.broker))
         .route("a\nb", Arc::clone(&world.broker))
         .retry(never)
@@ -36,7 +36,7 @@ async fn everything_that_is_wrong_is_said_at_once() {
     let expected = [
         "lease (1s) is too short",
         "batch is 0",
-        "lanes is 0",
+        "max_unconfirmed_batches is 0",
         "route default is configured twice",
         "a\\nb",
         "retry.max_attempts is 0",
@@ -63,7 +63,7 @@ async fn a_store_that_was_never_migrated_is_refused_with_the_remedy() {
 async fn an_error_that_main_returns_is_printed_as_its_text_and_code() {
     let world = World::new();
     let missing = world.rig_on(false).relay().start().await.unwrap_err();
-    let wrong = world.rig().relay().lanes(0).start().await.unwrap_err();
+    let wrong = world.rig().relay().max_unconfirmed_batches(0).start().await.unwrap_err();
     for (error, code) in [(missing, "OBX-STORE-NOT-MIGRATED"), (wrong, "OBX-START-CONFIG")] {
         let printed = format!("{:?}", Box::<dyn std::error::Error>::from(error));
         assert!(printed.starts_with("not started") && printed.contains(&format!("[{code}]")), "{printed}");

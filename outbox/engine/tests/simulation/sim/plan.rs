@@ -99,8 +99,7 @@ fn config(rng: &mut Rng) -> RelayConfig {
     config.fetch_batch_bytes = rng.usize(1..=8_000);
     config.max_in_flight_bytes = rng.usize(1_000..=30_000);
     config.per_key = rng.usize(1..=10);
-    config.lanes = rng.usize(1..=5);
-    config.max_unconfirmed_batches = rng.usize(1..=3);
+    config.max_unconfirmed_batches = rng.usize(1..=5) * rng.usize(1..=3);
     config.publish_batch = rng.usize(1..=10);
     config.publish_batch_bytes = rng.usize(1..=4_000);
     config.idle_poll = millis(rng, 50, 1_000);

@@ -31,9 +31,20 @@ struct Bench {
 
 impl Bench {
     fn new(ordering: Ordering, config: &RelayConfig) -> Self {
+        Self::with(ordering, config, Limits::of(config))
+    }
+
+    /// A core of an inbox.
+    fn of_inbox(max_in_flight: usize, fetch_batch: usize) -> Self {
+        let config =
+            RelayConfig { max_in_flight, fetch_batch, max_unconfirmed_batches: 4, ..RelayConfig::default() };
+        Self::with(Ordering::Single, &config, Limits::of_inbox(&config))
+    }
+
+    fn with(ordering: Ordering, config: &RelayConfig, limits: Limits) -> Self {
         let breaker = Breaker::new(config.outage_first_delay, config.outage_max_delay);
         let names = (Route::default(), RelayId::from_uuid(uuid::Uuid::nil()));
-        let core = Core::new(names, ordering, Limits::of(config), config.retry.clone(), breaker, 1);
+        let core = Core::new(names, ordering, limits, config.retry.clone(), breaker, 1);
         let mut bench = Self { core, now: MS, wants: Vec::new(), marks: Vec::new() };
         bench.pause(Vec::new());
         bench
@@ -53,7 +64,7 @@ impl Bench {
             max_in_flight: 20,
             fetch_batch: 10,
             per_key: 8,
-            lanes: 1,
+            max_unconfirmed_batches: 4,
             ..RelayConfig::default()
         };
         Self::new(Ordering::Single, &config)
@@ -270,9 +281,7 @@ fn while_a_key_is_tried_and_catches_up_nothing_is_parked() {
 /// A few seconds of silence, and what stands behind it makes room.
 #[test]
 fn keys_of_which_nothing_is_heard_make_room_for_others() {
-    let config =
-        RelayConfig { max_in_flight: 4, fetch_batch: 4, lanes: 1, is_steady: true, ..RelayConfig::default() };
-    let mut bench = Bench::new(Ordering::Single, &config);
+    let mut bench = Bench::of_inbox(4, 4);
     bench.reads((0..4).map(|of| message(1 + i64::try_from(of).unwrap(), of)).collect());
     let batch = bench.batch().unwrap();
     assert_eq!(bench.core.in_flight().0, 4);
@@ -343,7 +352,7 @@ fn a_silent_key_that_makes_room_while_it_stands_in_line_is_in_no_batch() {
         max_in_flight: 4,
         fetch_batch: 4,
         publish_batch: 1,
-        lanes: 1,
+        max_unconfirmed_batches: 4,
         ..RelayConfig::default()
     };
     let mut bench = Bench::new(Ordering::Single, &config);

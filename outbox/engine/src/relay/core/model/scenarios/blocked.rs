@@ -4,9 +4,7 @@ use super::due_keys::of_another_key;
 use super::*;
 
 fn small() -> Bench {
-    let config =
-        RelayConfig { max_in_flight: 4, fetch_batch: 4, lanes: 1, is_steady: true, ..RelayConfig::default() };
-    Bench::new(Ordering::Single, &config)
+    Bench::of_inbox(4, 4)
 }
 
 impl Bench {
@@ -66,7 +64,7 @@ fn keys_that_are_blocked_without_leases_stay_in_memory() {
 /// A broker blocks keys for a moment: messages that wait for others on their way to a partition.
 #[test]
 fn blocked_keys_of_a_transport_that_is_no_inbox_stay_in_memory() {
-    let config = RelayConfig { max_in_flight: 8, fetch_batch: 4, lanes: 1, ..RelayConfig::default() };
+    let config = RelayConfig { max_in_flight: 8, fetch_batch: 4, ..RelayConfig::default() };
     let mut bench = Bench::new(Ordering::Single, &config);
     bench.reads(rows(4));
     bench.block();
