@@ -7,6 +7,7 @@ mod mediator;
 mod pausing;
 mod relay;
 mod service;
+mod settings;
 mod telemetry;
 mod transport_check;
 mod unit_of_work;

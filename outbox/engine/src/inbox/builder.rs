@@ -18,6 +18,7 @@ use super::handlers::Handlers;
 use super::steps::Step;
 use super::steps::Steps;
 use crate::mediator::HandlerError;
+use crate::settings::settings;
 
 mod start;
 
@@ -51,18 +52,20 @@ impl Inbox {
         InboxBuilder {
             outbox: Outbox::new(Arc::clone(&store)),
             store,
-            transport: Arc::new(transport),
             state: Arc::new(()),
-            consumer: String::new(),
             handlers: Handlers::new(),
-            mapper: None,
-            routes: Vec::new(),
             config: InboxConfig::default(),
-            clock: Arc::new(SystemClock::new()),
-            seed: None,
-            id: None,
-            steps: Steps::default(),
-            own_store: false,
+            wiring: Wiring {
+                transport: Arc::new(transport),
+                consumer: String::new(),
+                mapper: None,
+                routes: Vec::new(),
+                clock: Arc::new(SystemClock::new()),
+                seed: None,
+                id: None,
+                steps: Steps::default(),
+                own_store: false,
+            },
         }
     }
 }
@@ -73,13 +76,18 @@ impl Inbox {
 pub struct InboxBuilder<S: Transactional, A = (), C: Codec = Json> {
     store: Arc<S>,
     outbox: Outbox<Arc<S>, C>,
-    transport: Arc<dyn Transport>,
     state: Arc<A>,
-    consumer: String,
     handlers: Handlers<S, C>,
+    config: InboxConfig,
+    wiring: Wiring,
+}
+
+/// Parts of an inbox that depend on no type of the program.
+struct Wiring {
+    transport: Arc<dyn Transport>,
+    consumer: String,
     mapper: Option<Mapper>,
     routes: Vec<(String, String)>,
-    config: InboxConfig,
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
     id: Option<RelayId>,
@@ -92,22 +100,12 @@ impl<S: Transactional, A, C: Codec> fmt::Debug for InboxBuilder<S, A, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InboxBuilder")
             .field("store", &self.store.name())
-            .field("transport", &self.transport.name())
-            .field("consumer", &self.consumer)
+            .field("transport", &self.wiring.transport.name())
+            .field("consumer", &self.wiring.consumer)
             .field("handlers", &self.handlers)
             .field("config", &self.config)
             .finish_non_exhaustive()
     }
-}
-
-macro_rules! settings {
-    ($($(#[$doc:meta])* $name:ident: $type:ty),* $(,)?) => {
-        $($(#[$doc])*
-        pub fn $name(mut self, $name: $type) -> Self {
-            self.config.$name = $name;
-            self
-        })*
-    };
 }
 
 impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C> {
@@ -117,7 +115,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
     /// are all that the log still has, on Redis those that were not trimmed, on RabbitMQ and within
     /// a process none. Required.
     pub fn consumer(mut self, name: impl Into<String>) -> Self {
-        self.consumer = name.into();
+        self.wiring.consumer = name.into();
         self
     }
 
@@ -132,24 +130,16 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         InboxBuilder {
             store: self.store,
             outbox: self.outbox,
-            transport: self.transport,
             state,
-            consumer: self.consumer,
             handlers: self.handlers,
-            mapper: self.mapper,
-            routes: self.routes,
             config: self.config,
-            clock: self.clock,
-            seed: self.seed,
-            id: self.id,
-            steps: self.steps,
-            own_store: self.own_store,
+            wiring: self.wiring,
         }
     }
 
     /// Receives from another transport.
     pub fn transport(mut self, transport: impl Transport) -> Self {
-        self.transport = Arc::new(transport);
+        self.wiring.transport = Arc::new(transport);
         self
     }
 
@@ -158,7 +148,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
     pub fn store(mut self, store: S) -> Self {
         self.store = Arc::new(store);
         self.outbox = self.outbox.with_store(Arc::clone(&self.store));
-        self.own_store = true;
+        self.wiring.own_store = true;
         self
     }
 
@@ -239,7 +229,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         mut self,
         mapper: impl Fn(&ForeignRecord<'_>) -> Result<Option<Message>, HandlerError> + Send + Sync + 'static,
     ) -> Self {
-        self.mapper = Some(Arc::new(mapper));
+        self.wiring.mapper = Some(Arc::new(mapper));
         self
     }
 
@@ -273,25 +263,17 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         InboxBuilder {
             outbox: outbox.with_store(Arc::clone(&self.store)),
             store: self.store,
-            transport: self.transport,
             state: self.state,
-            consumer: self.consumer,
             handlers: self.handlers.with_codec(),
-            mapper: self.mapper,
-            routes: self.routes,
             config: self.config,
-            clock: self.clock,
-            seed: self.seed,
-            id: self.id,
-            steps: self.steps,
-            own_store: self.own_store,
+            wiring: self.wiring,
         }
     }
 
     /// Sends the events that handlers publish to a topic by another route: in addition to the
     /// routes of its [outbox](Self::outbox), or instead of `default`.
     pub fn route_for(mut self, topic: impl Into<String>, route: impl Into<String>) -> Self {
-        self.routes.push((topic.into(), route.into()));
+        self.wiring.routes.push((topic.into(), route.into()));
         self
     }
 
@@ -367,12 +349,12 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
     }
 
     pub(crate) fn consumer_name(&self) -> &str {
-        &self.consumer
+        &self.wiring.consumer
     }
 
     /// Returns true if it takes its transactions of the store that it was given first.
     pub(crate) const fn shares_store(&self) -> bool {
-        !self.own_store
+        !self.wiring.own_store
     }
 
     /// Returns the configured number of concurrent transactions.
@@ -389,7 +371,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        self.clock = clock;
+        self.wiring.clock = clock;
         self
     }
 
@@ -397,7 +379,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
+        self.wiring.seed = Some(seed);
         self
     }
 
@@ -405,7 +387,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     pub fn id(mut self, id: RelayId) -> Self {
-        self.id = Some(id);
+        self.wiring.id = Some(id);
         self
     }
 
@@ -413,7 +395,7 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     pub fn on_step(mut self, told: impl Fn(Step) + Send + Sync + 'static) -> Self {
-        self.steps = Steps::new(told);
+        self.wiring.steps = Steps::new(told);
         self
     }
 }

@@ -16,6 +16,7 @@ use super::handle::RelayHandle;
 use super::maintenance::Maintenance;
 use super::observer::RelayObserver;
 use super::supervisor::{RouteMsg, RouteSupervisor};
+use crate::settings::settings;
 use crate::telemetry::describe_metrics;
 
 /// Moves committed messages from a store to a transport: in the order of their commits, key by key,
@@ -92,16 +93,6 @@ impl fmt::Debug for RelayBuilder {
     }
 }
 
-macro_rules! settings {
-    ($($(#[$doc:meta])* $name:ident: $type:ty),* $(,)?) => {
-        $($(#[$doc])*
-        pub fn $name(mut self, $name: $type) -> Self {
-            self.config.$name = $name;
-            self
-        })*
-    };
-}
-
 impl RelayBuilder {
     /// Adds another route of the store, with a transport of its own.
     pub fn route(mut self, name: impl Into<String>, transport: impl Transport) -> Self {
@@ -176,11 +167,11 @@ impl RelayBuilder {
     pub(crate) fn of_inbox(
         self,
         clock: Arc<dyn Clock>,
-        seed: u64,
+        seed: Option<u64>,
         id: Option<RelayId>,
         giving_way: Arc<GivingWay>,
     ) -> Self {
-        Self { clock, seed: Some(seed), id, giving_way: Some(giving_way), ..self }
+        Self { clock, seed, id, giving_way: Some(giving_way), ..self }
     }
 
     /// Clock that leases are measured with. A seam for tests.

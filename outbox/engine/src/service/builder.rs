@@ -61,13 +61,15 @@ impl Service {
         let relay = Relay::of_route(&Route::default(), Arc::new(store.clone()), Arc::clone(&transport));
         ServiceBuilder {
             outbox: Outbox::new(store),
-            relay: Some(relay.named(&name)),
-            name,
-            transport,
             state: Arc::new(()),
-            inboxes: Vec::new(),
-            problems: Vec::new(),
-            shutdown_within: Duration::from_secs(20),
+            wiring: Wiring {
+                relay: Some(relay.named(&name)),
+                name,
+                transport,
+                inboxes: Vec::new(),
+                problems: Vec::new(),
+                shutdown_within: Duration::from_secs(20),
+            },
         }
     }
 }
@@ -76,10 +78,15 @@ impl Service {
 /// problems at once.
 #[must_use = "nothing runs before `start`"]
 pub struct ServiceBuilder<S: Transactional, A = (), C: Codec = Json> {
-    name: String,
     outbox: Outbox<S, C>,
-    transport: Arc<dyn Transport>,
     state: Arc<A>,
+    wiring: Wiring,
+}
+
+/// Parts of a service that depend on no type of the program.
+struct Wiring {
+    name: String,
+    transport: Arc<dyn Transport>,
     relay: Option<RelayBuilder>,
     inboxes: Vec<Box<dyn Wired>>,
     problems: Vec<String>,
@@ -88,10 +95,10 @@ pub struct ServiceBuilder<S: Transactional, A = (), C: Codec = Json> {
 
 impl<S: Transactional, A, C: Codec> fmt::Debug for ServiceBuilder<S, A, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inboxes: Vec<_> = self.inboxes.iter().map(|inbox| inbox.consumer()).collect();
+        let inboxes: Vec<_> = self.wiring.inboxes.iter().map(|inbox| inbox.consumer()).collect();
         f.debug_struct("ServiceBuilder")
-            .field("name", &self.name)
-            .field("relay", &self.relay)
+            .field("name", &self.wiring.name)
+            .field("relay", &self.wiring.relay)
             .field("inboxes", &inboxes)
             .finish_non_exhaustive()
     }
@@ -101,34 +108,16 @@ impl<S: Transactional + Clone, A: Send + Sync + 'static, C: Codec> ServiceBuilde
     /// Sets the state of the application, which handlers of the inboxes named from here on find in
     /// [`HandlerContext::state`](crate::HandlerContext::state).
     pub fn state<B: Send + Sync + 'static>(self, state: B) -> ServiceBuilder<S, B, C> {
-        ServiceBuilder {
-            name: self.name,
-            outbox: self.outbox,
-            transport: self.transport,
-            state: Arc::new(state),
-            relay: self.relay,
-            inboxes: self.inboxes,
-            problems: self.problems,
-            shutdown_within: self.shutdown_within,
-        }
+        ServiceBuilder { outbox: self.outbox, state: Arc::new(state), wiring: self.wiring }
     }
 
     /// Sets the outbox: its codec, its routes, its limits. Default: JSON on the route `default`.
     /// Call it before [`inbox`](Self::inbox), because inboxes publish and read as the outbox does.
     pub fn outbox<D: Codec>(mut self, outbox: Outbox<S, D>) -> ServiceBuilder<S, A, D> {
-        if !self.inboxes.is_empty() {
-            self.problems.push("`outbox` is called after `inbox`; call it first".to_owned());
+        if !self.wiring.inboxes.is_empty() {
+            self.wiring.problems.push("`outbox` is called after `inbox`; call it first".to_owned());
         }
-        ServiceBuilder {
-            name: self.name,
-            outbox,
-            transport: self.transport,
-            state: self.state,
-            relay: self.relay,
-            inboxes: self.inboxes,
-            problems: self.problems,
-            shutdown_within: self.shutdown_within,
-        }
+        ServiceBuilder { outbox, state: self.state, wiring: self.wiring }
     }
 
     /// Adds an inbox: the name of its consumer, and its handlers.
@@ -142,18 +131,20 @@ impl<S: Transactional + Clone, A: Send + Sync + 'static, C: Codec> ServiceBuilde
         build: impl FnOnce(InboxBuilder<S, A, C>) -> InboxBuilder<S, B, C>,
     ) -> Self {
         let store = self.outbox.store().clone();
-        let inbox = Inbox::builder(store, Arc::clone(&self.transport)).outbox(self.outbox.clone());
+        let inbox = Inbox::builder(store, Arc::clone(&self.wiring.transport)).outbox(self.outbox.clone());
         let inbox = inbox.shared_state(Arc::clone(&self.state)).consumer(consumer);
-        self.inboxes.push(Box::new(build(inbox).named(&self.name)));
+        self.wiring.inboxes.push(Box::new(build(inbox).named(&self.wiring.name)));
         self
     }
 
     /// Configures the relay: `.relay(|relay| relay.lease(Duration::from_secs(30)))`.
     pub fn relay(mut self, build: impl FnOnce(RelayBuilder) -> RelayBuilder) -> Self {
-        match self.relay.take() {
+        match self.wiring.relay.take() {
             // A configuration from a file replaces the name, unless it has one.
-            Some(relay) => self.relay = Some(build(relay).named(&self.name)),
-            None => self.problems.push("`relay` is called after `without_relay`; remove one".to_owned()),
+            Some(relay) => self.wiring.relay = Some(build(relay).named(&self.wiring.name)),
+            None => {
+                self.wiring.problems.push("`relay` is called after `without_relay`; remove one".to_owned())
+            }
         }
         self
     }
@@ -166,14 +157,14 @@ impl<S: Transactional + Clone, A: Send + Sync + 'static, C: Codec> ServiceBuilde
     /// Runs no relay in this program. Another one publishes what is appended here, and what
     /// handlers publish.
     pub fn without_relay(mut self) -> Self {
-        self.relay = None;
+        self.wiring.relay = None;
         self
     }
 
     /// Sets the deadline of the shutdown that ends [`run_until`](ServiceHandle::run_until). Default
     /// 20 s: shorter than the time that a process manager grants before it kills.
     pub fn shutdown_within(mut self, deadline: Duration) -> Self {
-        self.shutdown_within = deadline;
+        self.wiring.shutdown_within = deadline;
         self
     }
 
@@ -192,36 +183,36 @@ impl<S: Transactional + Clone, A: Send + Sync + 'static, C: Codec> ServiceBuilde
         if !problems.is_empty() {
             return Err(StartError::Config(problems));
         }
-        let mut inboxes = Vec::with_capacity(self.inboxes.len());
-        for inbox in self.inboxes {
+        let mut inboxes = Vec::with_capacity(self.wiring.inboxes.len());
+        for inbox in self.wiring.inboxes {
             inboxes.push(inbox.start().await?);
         }
         // Within a process nothing is kept for consumers that have not subscribed yet.
         let in_process = inboxes.iter().map(InboxHandle::observer).filter(|inbox| inbox.is_in_process());
         join_all(in_process.map(InboxObserver::subscribed)).await;
-        let relay = match self.relay {
+        let relay = match self.wiring.relay {
             Some(relay) => Some(relay.start().await?),
             None => None,
         };
-        Ok(ServiceHandle::new(self.outbox, relay, inboxes, self.shutdown_within))
+        Ok(ServiceHandle::new(self.outbox, relay, inboxes, self.wiring.shutdown_within))
     }
 
     /// Lists the problems of all parts, each with the part that has it.
     fn all_problems(&self) -> Vec<String> {
-        let mut problems = self.problems.clone();
-        if !is_name(&self.name) {
+        let mut problems = self.wiring.problems.clone();
+        if !is_name(&self.wiring.name) {
             problems.push(format!(
                 "the name of the service is {:?}; use letters, digits, `-`, `_` and `.`, 100 at most",
-                self.name
+                self.wiring.name
             ));
         }
-        if self.relay.is_none() && self.inboxes.is_empty() {
+        if self.wiring.relay.is_none() && self.wiring.inboxes.is_empty() {
             problems.push("the service has neither a relay nor an inbox; remove `without_relay`".to_owned());
         }
-        let of_relay = self.relay.iter().flat_map(RelayBuilder::problems);
+        let of_relay = self.wiring.relay.iter().flat_map(RelayBuilder::problems);
         problems.extend(of_relay.map(|problem| format!("relay: {problem}")));
         let mut consumers: BTreeMap<&str, usize> = BTreeMap::new();
-        for inbox in &self.inboxes {
+        for inbox in &self.wiring.inboxes {
             let consumer = inbox.consumer();
             *consumers.entry(consumer).or_default() += 1;
             problems
@@ -247,11 +238,12 @@ impl<S: Transactional + Clone, A: Send + Sync + 'static, C: Codec> ServiceBuilde
     /// Divides the pool among the inboxes that have no `concurrency` configured.
     fn divide_pool(&mut self) {
         let pool = self.pool();
-        let of_pool = self.inboxes.iter().filter(|inbox| inbox.shares_store());
+        let of_pool = self.wiring.inboxes.iter().filter(|inbox| inbox.shares_store());
         let configured: Vec<_> = of_pool.map(|inbox| inbox.configured_concurrency()).collect();
         let inboxes = configured.iter().filter(|concurrency| concurrency.is_none()).count();
         let share = share(pool, configured.into_iter().flatten().sum(), inboxes);
-        self.inboxes
+        self.wiring
+            .inboxes
             .iter_mut()
             .filter(|inbox| inbox.shares_store())
             .for_each(|inbox| inbox.share_pool(share));
@@ -260,7 +252,7 @@ impl<S: Transactional + Clone, A: Send + Sync + 'static, C: Codec> ServiceBuilde
     /// Returns the problem of a pool that is smaller than what the inboxes take of it at once.
     fn problem_of_pool(&self) -> Option<String> {
         let there = self.pool()?;
-        let of_pool = self.inboxes.iter().filter(|inbox| inbox.shares_store());
+        let of_pool = self.wiring.inboxes.iter().filter(|inbox| inbox.shares_store());
         let taken: Vec<_> = of_pool.filter_map(|inbox| inbox.configured_concurrency()).collect();
         let sum: usize = taken.iter().sum();
         (sum > there).then(|| {

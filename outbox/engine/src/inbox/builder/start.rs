@@ -27,7 +27,7 @@ use crate::inbox::losses::Losses;
 use crate::inbox::pool_share::share;
 use crate::relay::builder::warn_of_abort;
 use crate::relay::context::{answered_in_time, reached_in_time};
-use crate::relay::{Relay, StartError};
+use crate::relay::{Relay, RelayBuilder, StartError};
 use crate::telemetry::describe_metrics;
 use crate::transport_check::TransportCheck;
 
@@ -52,48 +52,39 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
             self.config.concurrency = Some(1);
         }
         self.share_pool(share(self.store.max_transactions(), 0, 1));
-        let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
+        let seed = *self.wiring.seed.get_or_insert_with(|| fastrand::u64(..));
+        let (slowest, turns) = (self.handlers.longest(), self.turns(seed));
+        let (limits, subscription) = (self.limits(&turns), self.subscription(&consumer)?);
         let counters = Arc::new(Counters::new(consumer.clone()));
-        let slowest = self.handlers.longest();
-        let turns = self.turns(seed);
-        let limits = self.limits(&turns);
-        let subscription = self.subscription(&consumer)?;
+        let (config, wiring) = (self.config, self.wiring);
+        let store: Arc<dyn Store> = Arc::<S>::clone(&self.store);
         let processor = Processor::new(
-            Arc::clone(&self.store),
+            self.store,
             outbox,
             consumer.clone(),
             Arc::new(self.handlers),
             Arc::clone(&counters),
-            self.steps.clone(),
+            wiring.steps.clone(),
             turns,
         );
-        let process: Arc<dyn Process> = Arc::new(processor.with_max_undecodable(self.config.max_undecodable));
-        let (config, store): (_, Arc<dyn Store>) = (self.config, self.store);
-        let drain = if config.mode.handles() {
-            let (process, counters) = (Arc::clone(&process), Arc::clone(&counters));
-            let drain = Drain::new(process, counters, &config);
-            let relay_config = config.drain(slowest);
-            let giving_way = Arc::new(config.giving_way(relay_config.lease));
-            let drain = drain.with_mapper(self.mapper.clone()).with_giving_way(Arc::clone(&giving_way));
-            let relay = Relay::of_route(&route, Arc::clone(&store), Arc::new(drain)).config(relay_config);
-            let relay = relay.of_inbox(Arc::clone(&self.clock), seed, self.id, giving_way);
-            Some(relay.start().await?)
-        } else {
-            None
+        let process: Arc<dyn Process> = Arc::new(processor.with_max_undecodable(config.max_undecodable));
+        let drain = match wiring.drain(&config, &store, &route, (&process, &counters), slowest) {
+            Some(drain) => Some(drain.start().await?),
+            None => None,
         };
-        let paused_in_store =
-            drain.as_ref().map(|drain| -> PausedInStore { Box::new(drain.observer().pauses()) });
+        let of_drain = drain.as_ref().map(|drain| drain.observer().clone());
+        let paused_in_store = of_drain.as_ref().map(|drain| -> PausedInStore { Box::new(drain.pauses()) });
         let context = Arc::new(Context {
             process,
-            transport: self.transport,
-            mapper: self.mapper,
+            transport: wiring.transport,
+            mapper: wiring.mapper,
             subscription,
             limits,
             slowest,
-            clock: self.clock,
+            clock: wiring.clock,
             seed,
             counters,
-            steps: self.steps,
+            steps: wiring.steps,
             credit: Arc::new(Credit::default()),
             pausing: Mutex::default(),
             paused_in_store,
@@ -108,7 +99,6 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
             config,
         });
         let supervisor = supervise(&context).await?;
-        let of_drain = drain.as_ref().map(|drain| drain.observer().clone());
         let observer = InboxObserver { context, store, route, supervisor, drain: of_drain };
         Ok(InboxHandle { observer, drain })
     }
@@ -134,9 +124,9 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         if !self.config.mode.receives() {
             return Ok(());
         }
-        match reached_in_time(self.config.store_timeout, self.transport.check()).await {
+        match reached_in_time(self.config.store_timeout, self.wiring.transport.check()).await {
             Err(error) if error.is_retryable() => {
-                let consumer = &self.consumer;
+                let consumer = &self.wiring.consumer;
                 tracing::warn!(%consumer, %error, "broker unreachable; starting anyway, will keep retrying");
                 Ok(())
             }
@@ -183,12 +173,12 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
     fn checked(&self) -> Result<(Consumer, Outbox<Arc<S>, C>), StartError> {
         let mut problems = self.config.problems();
         problems.extend(self.handlers.problems(self.config.mode.handles(), self.store.max_idle()));
-        let consumer = Consumer::new(&self.consumer);
+        let consumer = Consumer::new(&self.wiring.consumer);
         if let Err(error) = &consumer {
             problems.push(error.to_string());
         }
         let mut outbox = Ok(self.outbox.clone());
-        for (topic, route) in &self.routes {
+        for (topic, route) in &self.wiring.routes {
             outbox = outbox.and_then(|outbox| outbox.with_route(topic, route));
         }
         if let Err(error) = &outbox {
@@ -201,6 +191,29 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
             (Ok(consumer), Ok(outbox)) if problems.is_empty() => Ok((consumer, outbox)),
             _ => Err(StartError::Config(problems)),
         }
+    }
+}
+
+impl Wiring {
+    /// Returns the relay that handles what is stored, if this process handles.
+    fn drain(
+        &self,
+        config: &InboxConfig,
+        store: &Arc<dyn Store>,
+        route: &Route,
+        (process, counters): (&Arc<dyn Process>, &Arc<Counters>),
+        slowest: Duration,
+    ) -> Option<RelayBuilder> {
+        if !config.mode.handles() {
+            return None;
+        }
+        let relay_config = config.drain(slowest);
+        let giving_way = Arc::new(config.giving_way(relay_config.lease));
+        let drain = Drain::new(Arc::clone(process), Arc::clone(counters), config)
+            .with_mapper(self.mapper.clone())
+            .with_giving_way(Arc::clone(&giving_way));
+        let relay = Relay::of_route(route, Arc::clone(store), Arc::new(drain)).config(relay_config);
+        Some(relay.of_inbox(Arc::clone(&self.clock), self.seed, self.id, giving_way))
     }
 }
 
