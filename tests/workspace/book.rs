@@ -124,7 +124,7 @@ fn the_table_of_reasons_of_health_is_the_one_in_the_code() {
     let page = read("book/src/monitoring.md");
     let table = page.split("| code | meaning |\n|---|---|\n").nth(1).unwrap_or_default();
     let table: Vec<&str> = table.lines().take_while(|line| line.starts_with('|')).collect();
-    let code = read("outbox/engine/src/relay/reason.rs");
+    let code = read("outbox/engine/src/health/reason.rs");
     let kinds = code.lines().filter_map(|line| {
         let (code, meaning) = line.trim().strip_suffix("\";")?.split_once(" = \"")?.1.split_once("\", \"")?;
         Some(format!("| `{code}` | {meaning} |"))

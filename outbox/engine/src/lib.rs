@@ -1,17 +1,23 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod giving_way;
+mod health;
 mod inbox;
+mod limits;
 mod mailbox;
 mod mediator;
 mod pausing;
 mod relay;
+mod restart;
 mod service;
 mod settings;
+mod start;
 mod telemetry;
 mod transport_check;
 mod unit_of_work;
 
+pub use health::{Health, Reason, ReasonKind, Status};
 #[cfg(feature = "test-util")]
 pub use inbox::Step;
 pub use inbox::{
@@ -22,10 +28,8 @@ pub use mediator::{EventHandler, EventHandlerFn, HandlerError, Mediator};
 #[doc(hidden)]
 #[cfg(any(test, feature = "simulation"))]
 pub use relay::simulation;
-pub use relay::{
-    Health, Reason, ReasonKind, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayObserver, RelayStats,
-    StartError, Status,
-};
+pub use relay::{Relay, RelayBuilder, RelayConfig, RelayHandle, RelayObserver, RelayStats};
 pub use service::{Service, ServiceBuilder, ServiceHandle, ShutdownError};
+pub use start::StartError;
 pub use telemetry::consume_span;
 pub use unit_of_work::{Aggregate, EventLog, UnitOfWork, VersionMismatch, WorkError};

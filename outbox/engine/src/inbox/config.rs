@@ -7,9 +7,9 @@ use outbox_contract::backend::OffsetReset;
 use serde::{Deserialize, Serialize};
 
 use super::pool_share::MAX_SHARE;
+use crate::giving_way::GivingWay;
+use crate::limits::{MAX_BYTES, MAX_MESSAGES, problem_of_count};
 use crate::relay::RelayConfig;
-use crate::relay::config::{MAX_BYTES, MAX_MESSAGES, problem_of_count};
-use crate::relay::giving_way::GivingWay;
 
 /// Place where messages wait for their handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ use super::core::{Command, Core, Event, Job};
 use super::source::Source;
 use super::verdict::{StoreFailure, Verdict};
 use super::worker::{Assignment, Worker};
-use crate::relay::restart::ended;
+use crate::restart::ended;
 
 pub(crate) struct Dispatcher;
 

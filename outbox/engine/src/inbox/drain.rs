@@ -23,7 +23,7 @@ use super::process::{Errand, Origin, Process, Work};
 use super::stats::Counters;
 use super::undecodable::map_again;
 use super::verdict::{StoreFailure, Verdict};
-use crate::relay::giving_way::GivingWay;
+use crate::giving_way::GivingWay;
 
 pub(crate) struct Drain {
     process: Arc<dyn Process>,

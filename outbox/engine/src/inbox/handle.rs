@@ -7,7 +7,8 @@ use futures_util::future::join;
 use super::observer::InboxObserver;
 use super::stats::InboxStats;
 use super::supervisor::InboxMsg;
-use crate::relay::{Health, RelayHandle};
+use crate::health::Health;
+use crate::relay::RelayHandle;
 
 /// A running inbox. Dropping it ends the inbox at once, like a crash: running handlers are rolled
 /// back, and unacknowledged messages are delivered again. Call [`stop`](Self::stop) for a clean

@@ -20,7 +20,7 @@ use super::dispatcher::DispatcherMsg;
 use super::receiver::ReceiverMsg;
 use super::worker::Assignment;
 use super::*;
-use crate::relay::Status;
+use crate::health::Status;
 
 const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);

@@ -12,8 +12,9 @@ use ractor::{ActorCell, ActorRef};
 use super::context::Context;
 use super::stats::InboxStats;
 use super::supervisor::InboxMsg;
-use crate::relay::restart::{first_ended, has_ended};
-use crate::relay::{Health, ReasonKind, RelayObserver, Status};
+use crate::health::{Health, ReasonKind, Status};
+use crate::relay::RelayObserver;
+use crate::restart::{first_ended, has_ended};
 
 /// An inbox that could begin no transaction for so long is unhealthy.
 const STARVED: Duration = Duration::from_secs(60);

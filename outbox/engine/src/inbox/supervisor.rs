@@ -20,7 +20,7 @@ use super::dispatcher::{Dispatcher, DispatcherMsg, DispatcherSetup};
 use super::receiver::{BROKER_TIMEOUT, Receiver, ReceiverMsg};
 use super::source::Source;
 use super::upkeep::Upkeep;
-use crate::relay::restart::{RestartPolicy, ended};
+use crate::restart::{RestartPolicy, ended};
 
 pub(crate) struct InboxSupervisor {
     pub(crate) context: Arc<Context>,

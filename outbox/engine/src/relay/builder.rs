@@ -6,17 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::backend::{Clock, RelayId, SystemClock};
-use outbox_contract::{RetryPolicy, Route, Store, StoreError, Transport, TransportError};
+use outbox_contract::{RetryPolicy, Route, Store, StoreError, Transport};
 use ractor::{Actor, ActorRef};
 
 use super::config::RelayConfig;
-use super::context::{Context, answered_in_time, reached_in_time};
-use super::giving_way::GivingWay;
+use super::context::Context;
 use super::handle::RelayHandle;
 use super::maintenance::Maintenance;
 use super::observer::RelayObserver;
 use super::supervisor::{RouteMsg, RouteSupervisor};
+use crate::giving_way::GivingWay;
 use crate::settings::settings;
+use crate::start::{StartError, answered_in_time, reached_in_time, warn_of_abort};
 use crate::telemetry::describe_metrics;
 
 /// Moves committed messages from a store to a transport: in the order of their commits, key by key,
@@ -306,73 +307,5 @@ impl RelayBuilder {
             }
         }
         if problems.is_empty() { Ok(routes.into_iter().collect()) } else { Err(StartError::Config(problems)) }
-    }
-}
-
-/// Warns that a panic anywhere ends the whole process, if it was built so.
-pub(crate) fn warn_of_abort() {
-    if cfg!(panic = "abort") {
-        tracing::warn!(
-            "built with panic = \"abort\": a panic in a transport or a handler ends the process, and \
-             the same message ends it again after a restart; build with panic = \"unwind\""
-        );
-    }
-}
-
-/// Error of a relay or an inbox that was not started. Nothing runs.
-#[non_exhaustive]
-pub enum StartError {
-    /// The configuration is invalid. Holds every problem.
-    Config(Vec<String>),
-    /// The store is unreachable or not ready.
-    Store(StoreError),
-    /// The transport of a route reported an error that no retry can cure.
-    Transport(Route, TransportError),
-    /// An actor could not be started.
-    Runtime(String),
-}
-
-impl StartError {
-    /// Returns the stable code of this error, or of the error inside, as the book's page on errors
-    /// lists it.
-    #[must_use]
-    pub const fn code(&self) -> &'static str {
-        match self {
-            Self::Config(_) => "OBX-START-CONFIG",
-            Self::Store(error) => error.code(),
-            Self::Transport(_, error) => error.code(),
-            Self::Runtime(_) => "OBX-START-RUNTIME",
-        }
-    }
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(problems) => {
-                write!(f, "not started, invalid configuration [{}]:", self.code())?;
-                problems.iter().try_for_each(|problem| write!(f, "\n- {problem}"))
-            }
-            Self::Store(error) => write!(f, "not started: {error}"),
-            Self::Transport(route, error) => write!(f, "not started: route {route}: {error}"),
-            Self::Runtime(error) => write!(f, "not started: {error} [{}]", self.code()),
-        }
-    }
-}
-
-/// The text: a `main` that returns an error prints it so.
-impl fmt::Debug for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl std::error::Error for StartError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Store(error) => Some(error),
-            Self::Transport(_, error) => Some(error),
-            Self::Config(_) | Self::Runtime(_) => None,
-        }
     }
 }

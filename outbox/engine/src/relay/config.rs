@@ -5,21 +5,10 @@ use std::time::Duration;
 use outbox_contract::RetryPolicy;
 use serde::{Deserialize, Serialize};
 
-/// Maximum of a setting that counts messages: more is a typing error, and no memory holds it.
-pub(crate) const MAX_MESSAGES: usize = 1_000_000;
-/// Maximum of a setting that counts bytes.
-pub(crate) const MAX_BYTES: usize = usize::MAX >> 2;
+use crate::limits::{MAX_BYTES, MAX_MESSAGES, problem_of_count};
+
 /// Maximum number of unconfirmed batches: each has an actor of its own.
 const MAX_UNCONFIRMED: usize = 10_000;
-
-/// Returns the problem of a number: zero, or above its maximum.
-pub(crate) fn problem_of_count(name: &str, value: usize, most: usize) -> Option<String> {
-    match value {
-        0 => Some(format!("{name} is 0; give it at least 1")),
-        _ if value > most => Some(format!("{name} is {value}; give it at most {most}")),
-        _ => None,
-    }
-}
 
 /// Configuration of a relay.
 ///

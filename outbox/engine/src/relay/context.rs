@@ -7,19 +7,17 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use outbox_contract::backend::{Clock, Paused, RelayId};
-use outbox_contract::{
-    Route, Store, StoreError, StoreErrorKind, Timestamp, Transport, TransportError, TransportErrorKind,
-};
+use outbox_contract::{Route, Store, Timestamp, Transport};
 
 use super::config::RelayConfig;
 use super::core::Limits;
 use super::core::breaker::Breaker;
 use super::fingerprint::fingerprint;
-use super::giving_way::GivingWay;
 use super::maintenance::UnservedRoutes;
 use super::publish_timeout::UnconfirmedBatches;
 use super::stats::Counters;
 use super::tenure::Tenure;
+use crate::giving_way::GivingWay;
 use crate::transport_check::TransportCheck;
 
 /// One route of one relay.
@@ -193,29 +191,6 @@ impl std::fmt::Display for RouteFailure {
 }
 
 impl std::error::Error for RouteFailure {}
-
-/// Waits for a store's answer before anything is started on it.
-pub(crate) async fn answered_in_time<T>(
-    limit: Duration,
-    operation: &'static str,
-    answer: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
-        let cause = format!("timeout, no answer within {limit:?}; check the store, or raise store_timeout");
-        Err(StoreError::new(StoreErrorKind::Unavailable, operation, cause))
-    })
-}
-
-/// Waits for the check of a transport, at most for `limit`.
-pub(crate) async fn reached_in_time(
-    limit: Duration,
-    answer: impl Future<Output = Result<(), TransportError>>,
-) -> Result<(), TransportError> {
-    tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
-        let cause = format!("timeout, no answer within {limit:?}; check the broker");
-        Err(TransportError::new(TransportErrorKind::Unavailable, "check", cause))
-    })
-}
 
 /// Waits for a call to a backend, at most for `limit`. A panic of the call is a failure.
 pub(crate) async fn in_time<T, E: std::fmt::Display>(

@@ -5,11 +5,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use outbox_contract::backend::RelayId;
 
-use super::health::Health;
 use super::observer::RelayObserver;
-use super::restart::has_ended;
 use super::stats::RelayStats;
 use super::supervisor::RouteMsg;
+use crate::health::Health;
+use crate::restart::has_ended;
 
 /// A running relay.
 ///

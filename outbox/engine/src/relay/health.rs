@@ -1,4 +1,4 @@
-//! Health of a relay: a status with its reasons.
+//! Health of a relay.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,44 +7,18 @@ use outbox_contract::backend::{Backlog, Unserved};
 
 use super::context::Context;
 use super::maintenance::advice;
-use super::reason::{Reason, ReasonKind};
+use crate::health::{Health, ReasonKind, Status};
 
 /// Maximum number of unserved routes that get a reason of their own.
 const MAX_NAMED: usize = 20;
 
-/// Health status of a relay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Status {
-    /// The relay works.
-    Healthy,
-    /// The relay works, but something needs attention: a held key, one that keeps failing, a dead
-    /// letter, a topic or transport that is unavailable, messages of a route that no running relay serves, or messages
-    /// below the position up to which the relay had read.
-    Degraded,
-    /// Messages are not delivered.
-    Unhealthy,
-}
-
-/// Health of a relay, with every reason.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Health {
-    /// Worst status of the reasons.
-    pub status: Status,
-    /// One for each problem. Empty when the relay is healthy.
-    pub reasons: Vec<Reason>,
-}
-
 impl Health {
-    /// Returns the health of something without a problem.
-    pub(crate) const fn good() -> Self {
-        Self { status: Status::Healthy, reasons: Vec::new() }
-    }
-
+    /// Returns the health of the relay of these routes.
     pub(crate) fn of<'c>(routes: impl Iterator<Item = &'c Context>) -> Self {
         let mut health = Self::good();
         for (at, context) in routes.enumerate() {
             health.examine(context);
+            health.examine_measured(context);
             health.examine_below(context);
             if at == 0 {
                 health.examine_unserved(context);
@@ -53,53 +27,47 @@ impl Health {
         health
     }
 
+    /// Reports what keeps the route from publishing.
     fn examine(&mut self, context: &Context) {
         let (config, route, now) = (&context.config, &context.route, context.now());
         let counters = &context.counters;
+        let mut add =
+            |status, kind, reason: String| self.add(status, kind, format!("route {route}: {reason}"));
         if !context.tenure.holds(now) {
             let since = now.saturating_sub(context.tenure.renewed());
-            self.add(
-                Status::Unhealthy,
-                ReasonKind::Leases,
-                format!("route {route}: leases were last renewed {since:.1?} ago; nothing is published"),
-            );
+            let reason = format!("leases were last renewed {since:.1?} ago; nothing is published");
+            add(Status::Unhealthy, ReasonKind::Leases, reason);
         }
         if counters.keeps_failing(now) {
             let error = counters.last_error().unwrap_or_default();
-            self.add(
-                Status::Unhealthy,
-                ReasonKind::Failing,
-                format!("route {route}: the relay keeps restarting: {error}"),
-            );
+            add(Status::Unhealthy, ReasonKind::Failing, format!("the relay keeps restarting: {error}"));
         }
         if let Some(since) = context.breaker().away_since() {
             let away = now.saturating_sub(since);
             let status = if away > config.lease { Status::Unhealthy } else { Status::Degraded };
-            self.add(
-                status,
-                ReasonKind::Outage,
-                format!("route {route}: the transport has been unavailable for {away:.1?}"),
-            );
+            add(status, ReasonKind::Outage, format!("the transport has been unavailable for {away:.1?}"));
         }
         if let Some(reason) = context.checked.reason() {
-            self.add(Status::Degraded, ReasonKind::BrokerSettings, format!("route {route}: {reason}"));
+            add(Status::Degraded, ReasonKind::BrokerSettings, reason);
         }
         if context.paused.load(Ordering::Relaxed) {
-            self.add(
-                Status::Degraded,
-                ReasonKind::Paused,
-                format!("route {route}: paused by an operator; nothing is published"),
-            );
+            let reason = "paused by an operator; nothing is published";
+            add(Status::Degraded, ReasonKind::Paused, reason.to_owned());
         }
         for (topic, failure) in counters.broken_topics() {
             let why = failure.unwrap_or_else(|| "paused by an operator".to_owned());
-            let reason = format!("topic {topic} is not published: {why}");
-            self.add(Status::Degraded, ReasonKind::Topic, format!("route {route}: {reason}"));
+            add(Status::Degraded, ReasonKind::Topic, format!("topic {topic} is not published: {why}"));
         }
         if counters.disagreeing.load(Ordering::Relaxed) {
             let reason = "relays of this route are configured differently (retry policies or source); deploy one configuration";
-            self.add(Status::Degraded, ReasonKind::Configuration, format!("route {route}: {reason}"));
+            add(Status::Degraded, ReasonKind::Configuration, reason.to_owned());
         }
+    }
+
+    /// Reports what was measured, and measuring or maintenance that fails.
+    fn examine_measured(&mut self, context: &Context) {
+        let (config, route, now) = (&context.config, &context.route, context.now());
+        let counters = &context.counters;
         let is_long = |since: Duration, every| now.saturating_sub(since) > every * 3 + config.store_timeout;
         let backlog = counters.backlog();
         // A call that never returns yields no error. So the age of the last measurement counts.
@@ -113,11 +81,8 @@ impl Health {
         match &backlog {
             Some((_, backlog)) => self.examine_backlog(context, backlog),
             None => {
-                self.add(
-                    Status::Degraded,
-                    ReasonKind::Unmeasured,
-                    format!("route {route}: the backlog has not been measured yet"),
-                );
+                let reason = format!("route {route}: the backlog has not been measured yet");
+                self.add(Status::Degraded, ReasonKind::Unmeasured, reason);
             }
         }
         if let Some(maintained) = counters.last_maintained().map(|at| at.max(context.started))
@@ -219,20 +184,5 @@ impl Health {
             let reason = format!("{more} more routes have waiting messages and no running relay");
             self.add(Status::Degraded, ReasonKind::UnservedRoute, reason);
         }
-    }
-
-    /// Adds what another part reports. Several parts may report the same of one store.
-    pub(crate) fn merge(&mut self, other: Self) {
-        self.status = self.status.max(other.status);
-        for reason in other.reasons {
-            if !self.reasons.contains(&reason) {
-                self.reasons.push(reason);
-            }
-        }
-    }
-
-    pub(crate) fn add(&mut self, status: Status, kind: ReasonKind, text: String) {
-        self.status = self.status.max(status);
-        self.reasons.push(Reason { kind, status, text });
     }
 }

@@ -21,6 +21,7 @@ use super::settler::SettlerMsg;
 use super::supervisor::RouteMsg;
 use super::transitions::TransitionsMsg;
 use super::*;
+use crate::health::Status;
 
 const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use outbox_contract::backend::{BucketSet, Lease, LeaseRequest, Leased, LowWater};
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort};
@@ -133,26 +134,9 @@ impl LeaseKeeper {
             }
             Err(error) => return Err(error.into()),
         };
-        if state.life.is_some_and(|life| life != leased.life) {
-            let cause = "the database connection was reopened or leads to another server (failover); \
-                         what was read before may be lost";
-            return Err(RouteFailure(cause.to_owned()).into());
-        }
-        state.life = Some(leased.life);
-        context.store_says(leased.now);
-        // Revoke lost buckets before renewing the tenure. After the renewal, nothing else would
-        // keep their messages in memory from being published.
-        context.tenure.own(&leased.leases);
         // A batch that starts at the last moment times out before the lease expires.
         let until = asked + config.lease - config.publish_timeout;
-        context.tenure.renew(asked, until);
-        state.leases.clone_from(&leased.leases);
-        context.counters.buckets.store(leased.leases.len(), Ordering::Relaxed);
-        context.counters.disagreeing.store(!leased.fingerprints_agree, Ordering::Relaxed);
-        let owned: BucketSet = leased.leases.iter().map(|lease| lease.bucket).collect();
-        state.yielding = state.yielding.intersection(&owned);
-        let surplus = surplus(&leased, &state.yielding);
-        state.yielding = state.yielding.union(&surplus);
+        let surplus = self.take(state, &leased, asked, until)?;
         let next = leased.recheck.map_or(config.heartbeat, |recheck| recheck.min(config.heartbeat));
         self.route.cast(CoreMsg::Leased { asked, leased, surplus, until })?;
         // Counted from the time of sending, so that slow answers do not delay heartbeats further
@@ -160,6 +144,36 @@ impl LeaseKeeper {
         let taken = context.now().saturating_sub(asked);
         myself.send_after(next.saturating_sub(taken), || LeaseKeeperMsg::Beat);
         Ok(())
+    }
+
+    /// Takes the answer to a heartbeat that began at `asked`. Returns the buckets to give up.
+    fn take(
+        &self,
+        state: &mut LeaseKeeperState,
+        leased: &Leased,
+        asked: Duration,
+        until: Duration,
+    ) -> Result<BucketSet, RouteFailure> {
+        let context = &self.context;
+        if state.life.is_some_and(|life| life != leased.life) {
+            let cause = "the database connection was reopened or leads to another server (failover); \
+                         what was read before may be lost";
+            return Err(RouteFailure(cause.to_owned()));
+        }
+        state.life = Some(leased.life);
+        context.store_says(leased.now);
+        // Revoke lost buckets before renewing the tenure. After the renewal, nothing else would
+        // keep their messages in memory from being published.
+        context.tenure.own(&leased.leases);
+        context.tenure.renew(asked, until);
+        state.leases.clone_from(&leased.leases);
+        context.counters.buckets.store(leased.leases.len(), Ordering::Relaxed);
+        context.counters.disagreeing.store(!leased.fingerprints_agree, Ordering::Relaxed);
+        let owned: BucketSet = leased.leases.iter().map(|lease| lease.bucket).collect();
+        state.yielding = state.yielding.intersection(&owned);
+        let surplus = surplus(leased, &state.yielding);
+        state.yielding = state.yielding.union(&surplus);
+        Ok(surplus)
     }
 
     async fn release(

@@ -13,22 +13,19 @@
 //!                  └─ UnservedJob   routes without a running relay
 //! ```
 
-pub(crate) mod builder;
-pub(crate) mod config;
-pub(crate) mod context;
+mod builder;
+mod config;
+mod context;
 mod core;
 mod fingerprint;
-pub(crate) mod giving_way;
-pub(crate) mod handle;
-pub(crate) mod health;
+mod handle;
+mod health;
 mod lease_keeper;
 mod maintenance;
 mod observer;
 mod poller;
 mod publish_timeout;
 mod publisher;
-pub(crate) mod reason;
-pub(crate) mod restart;
 mod route;
 mod sent;
 mod settler;
@@ -45,10 +42,8 @@ mod kill_tests;
 #[doc(hidden)]
 #[cfg(any(test, feature = "simulation"))]
 pub use self::core::model as simulation;
-pub use builder::{Relay, RelayBuilder, StartError};
+pub use builder::{Relay, RelayBuilder};
 pub use config::RelayConfig;
 pub use handle::RelayHandle;
-pub use health::{Health, Status};
 pub use observer::RelayObserver;
-pub use reason::{Reason, ReasonKind};
 pub use stats::RelayStats;

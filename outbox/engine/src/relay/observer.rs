@@ -9,11 +9,10 @@ use outbox_contract::backend::{Backlog, Paused, RelayId, Unserved};
 use ractor::{ActorCell, ActorRef};
 
 use super::context::Context;
-use super::health::{Health, Status};
-use super::reason::ReasonKind;
-use super::restart::{first_ended, has_ended};
 use super::stats::RelayStats;
 use super::supervisor::RouteMsg;
+use crate::health::{Health, ReasonKind, Status};
+use crate::restart::{first_ended, has_ended};
 
 /// Read-only view of a relay, cheap to clone. Made by
 /// [`RelayHandle::observer`](super::RelayHandle::observer).

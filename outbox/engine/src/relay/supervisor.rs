@@ -18,10 +18,10 @@ use ractor::{
 use super::context::{Context, RouteFailure, in_time};
 use super::lease_keeper::{LeaseKeeper, LeaseKeeperMsg};
 use super::poller::Poller;
-use super::restart::{RestartPolicy, ended};
 use super::route::{CoreMsg, RouteCore, RouteSetup};
 use super::settler::{Settler, SettlerMsg};
 use super::transitions::{Transitions, TransitionsMsg};
+use crate::restart::{RestartPolicy, ended};
 
 pub(crate) struct RouteSupervisor {
     pub(crate) context: Arc<Context>,

@@ -11,7 +11,8 @@ use outbox_contract::{Codec, Json, Outbox, Route, Transactional, Transport};
 
 use super::handle::ServiceHandle;
 use crate::inbox::{Inbox, InboxBuilder, InboxHandle, InboxObserver, share};
-use crate::relay::{Relay, RelayBuilder, StartError};
+use crate::relay::{Relay, RelayBuilder};
+use crate::start::StartError;
 
 /// The messaging of a program: an outbox to append to, a relay that publishes, and inboxes that
 /// handle what others publish.

@@ -8,9 +8,10 @@ use futures_util::future::{Either, select};
 use outbox_contract::{Codec, Json, Outbox, Transactional};
 
 use super::shutdown::{Parts, ShutdownError};
+use crate::health::{Health, ReasonKind, Status};
 use crate::inbox::{InboxHandle, InboxObserver};
-use crate::relay::restart::first_ended;
-use crate::relay::{Health, ReasonKind, RelayHandle, RelayObserver, Status};
+use crate::relay::{RelayHandle, RelayObserver};
+use crate::restart::first_ended;
 
 /// A running service. Clones share it: one for each handler of a web server, say.
 ///

@@ -25,9 +25,8 @@ use crate::inbox::credit::Credit;
 use crate::inbox::lags::Lags;
 use crate::inbox::losses::Losses;
 use crate::inbox::pool_share::share;
-use crate::relay::builder::warn_of_abort;
-use crate::relay::context::{answered_in_time, reached_in_time};
-use crate::relay::{Relay, RelayBuilder, StartError};
+use crate::relay::{Relay, RelayBuilder};
+use crate::start::{StartError, answered_in_time, reached_in_time, warn_of_abort};
 use crate::telemetry::describe_metrics;
 use crate::transport_check::TransportCheck;
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 use super::context::Context;
-use super::restart::{RestartPolicy, ended};
+use crate::restart::{RestartPolicy, ended};
 use backlog::BacklogJob;
 use retention::RetentionJob;
 use settings::SettingsJob;

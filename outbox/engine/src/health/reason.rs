@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::health::Status;
+use super::Status;
 
 macro_rules! kinds {
     ($($kind:ident = $code:literal, $meaning:literal;)*) => {
