@@ -1,7 +1,7 @@
 //! Runs the simulation of the relay's core: as many seeds as there is time for.
 //!
 //! ```text
-//! cargo run -p outbox-engine --features simulation --example simulate -- --seeds 0..100000
+//! cargo run -p outbox-engine --features _simulation --example simulate -- --seeds 0..100000
 //! ```
 //!
 //! Several relays on one store and one broker, all of them plain tables, without a runtime:
@@ -256,7 +256,7 @@ fn report(plan: &Plan, ran: &Ran) {
     println!("shrunk to {} of {} steps; its story:\n", small.kept.as_ref().map_or(0, Vec::len), plan.steps);
     tell(&ran, false);
     println!(
-        "\nagain: cargo run -p outbox-engine --features simulation --example simulate -- {}",
+        "\nagain: cargo run -p outbox-engine --features _simulation --example simulate -- {}",
         small.arguments()
     );
 }

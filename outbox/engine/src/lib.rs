@@ -26,7 +26,7 @@ pub use inbox::{
 };
 pub use mediator::{EventHandler, EventHandlerFn, HandlerError, Mediator};
 #[doc(hidden)]
-#[cfg(any(test, feature = "simulation"))]
+#[cfg(any(test, feature = "_simulation"))]
 pub use relay::simulation;
 pub use relay::{Relay, RelayBuilder, RelayConfig, RelayHandle, RelayObserver, RelayStats};
 pub use service::{Service, ServiceBuilder, ServiceHandle, ShutdownError};

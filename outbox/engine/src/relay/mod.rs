@@ -40,7 +40,7 @@ mod waker;
 mod kill_tests;
 
 #[doc(hidden)]
-#[cfg(any(test, feature = "simulation"))]
+#[cfg(any(test, feature = "_simulation"))]
 pub use self::core::model as simulation;
 pub use builder::{Relay, RelayBuilder};
 pub use config::RelayConfig;

@@ -87,12 +87,12 @@ impl Batches {
         !self.sent().any(|sent| buckets.contains(sent.held.stored.bucket))
     }
 
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "_simulation"))]
     pub(super) fn sent_in(&self, number: u64) -> Option<&[Option<Sent>]> {
         self.out.get(&number).map(|batch| batch.sent.as_slice())
     }
 
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "_simulation"))]
     pub(super) fn in_flight(&self) -> (usize, usize) {
         (self.messages, self.sent().map(|sent| sent.held.bytes).sum())
     }

@@ -6,7 +6,7 @@ use outbox_contract::{Failure, Topic};
 use super::key::{Doing, KeyState, Verdict};
 use super::outcomes::Silence;
 use super::table::KeyRef;
-use super::{Core, sabotaged};
+use super::{Core, in_model, sabotaged};
 
 impl Core {
     /// Drops the messages of a key behind its first `kept` ones, to be read again. Messages in
@@ -117,8 +117,7 @@ impl Core {
         });
         let lowest = cursors.min();
         self.reading.close_topic(topic, lowest.filter(|_| !forgets));
-        #[cfg(any(test, feature = "simulation"))]
-        self.sabotage_gaps();
+        in_model!(self.sabotage_gaps());
         for key in keys {
             self.forget_key(key);
         }

@@ -110,7 +110,7 @@ impl Lines {
     }
 
     /// Returns the number of unconfirmed batches.
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "_simulation"))]
     pub(super) fn out(&self) -> usize {
         self.out.len()
     }

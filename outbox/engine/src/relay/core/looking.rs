@@ -9,7 +9,7 @@ use super::event::{Answer, Command, Question, Report};
 use super::pace::Pace;
 use super::reading::Plan;
 use super::reading::Turn;
-use super::{Asked, Core, Purpose, sabotaged};
+use super::{Asked, Core, Purpose, in_model, sabotaged};
 
 /// Minimum interval of queries for writing transactions.
 const PROBE_EVERY: Duration = Duration::from_millis(200);
@@ -172,10 +172,8 @@ impl Core {
                 state.may_be_read(limits.max_per_key)
             })?
         };
-        #[cfg_attr(not(any(test, feature = "simulation")), allow(unused_mut, reason = "for the model"))]
-        let mut plan = self.plan(turn)?;
-        #[cfg(any(test, feature = "simulation"))]
-        self.sabotage_plan(&mut plan);
+        let plan = self.plan(turn)?;
+        let plan = in_model!(self.sabotage_plan(plan), plan);
         self.looking.has_marks = false;
         self.counts.fetches += 1;
         let question = Question::Fetch(plan.request.clone());
@@ -256,8 +254,7 @@ impl Core {
             }
             (Purpose::Writers, Answer::Writers(writers)) => {
                 self.reading.wrote(&writers);
-                #[cfg(any(test, feature = "simulation"))]
-                self.sabotage_base();
+                in_model!(self.sabotage_base());
             }
             (Purpose::Marks, Answer::Marks(marks)) => {
                 let has_passed = !self.topics.is_empty() || self.table.muted().next().is_some();

@@ -69,18 +69,32 @@ mod table;
 mod topics;
 mod transitions;
 
-#[cfg(any(test, feature = "simulation"))]
+#[cfg(any(test, feature = "_simulation"))]
 pub mod model;
+
+/// Evaluates an expression of the model where that is compiled, and the other one elsewhere.
+macro_rules! in_model {
+    ($of_model:expr) => {
+        in_model!($of_model, ())
+    };
+    ($of_model:expr, $otherwise:expr) => {{
+        #[cfg(any(test, feature = "_simulation"))]
+        let value = $of_model;
+        #[cfg(not(any(test, feature = "_simulation")))]
+        let value = $otherwise;
+        value
+    }};
+}
+use in_model;
 
 /// True if the model disables this part of the core, to show that a test notices.
 macro_rules! sabotaged {
-    ($core:expr, $part:ident) => {{
-        #[cfg(any(test, feature = "simulation"))]
-        let is_left_out = $core.sabotage == Some(crate::relay::core::model::Sabotage::$part);
-        #[cfg(not(any(test, feature = "simulation")))]
-        let is_left_out = false;
-        is_left_out
-    }};
+    ($core:expr, $part:ident) => {
+        crate::relay::core::in_model!(
+            $core.sabotage == Some(crate::relay::core::model::Sabotage::$part),
+            false
+        )
+    };
 }
 use sabotaged;
 
@@ -123,7 +137,7 @@ pub(crate) struct Core {
     delivered: u64,
     /// Low-water mark to leave behind, while the core drains.
     draining: Option<Drain>,
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "_simulation"))]
     sabotage: Option<model::Sabotage>,
 }
 
@@ -193,7 +207,7 @@ impl Core {
             silent: BTreeMap::new(),
             delivered: 0,
             draining: None,
-            #[cfg(any(test, feature = "simulation"))]
+            #[cfg(any(test, feature = "_simulation"))]
             sabotage: None,
         }
     }
@@ -236,13 +250,13 @@ impl Core {
     }
 
     /// The committed marks that it saw last.
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "_simulation"))]
     pub(crate) fn last_seen(&self) -> impl Iterator<Item = outbox_contract::backend::StripeMark> {
         self.reading.last_seen()
     }
 
     /// Returns true once it begins nothing any more.
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "_simulation"))]
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.is_some()
     }

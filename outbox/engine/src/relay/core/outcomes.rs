@@ -12,7 +12,7 @@ use super::event::Report;
 use super::key::{Doing, Verdict};
 use super::lines::Line;
 use super::table::KeyRef;
-use super::{Core, sabotaged};
+use super::{Core, in_model, sabotaged};
 
 /// Summary of a finished batch.
 struct Back {
@@ -103,8 +103,7 @@ impl Core {
     /// Handles early confirmations of an unconfirmed batch, for keys whose messages in it are all
     /// confirmed. Those keys continue; the others wait for the rest.
     pub(super) fn heard(&mut self, number: u64, delivered: &[bool]) {
-        #[cfg(any(test, feature = "simulation"))]
-        let delivered = &self.sabotage_heard(number, delivered);
+        let delivered = &in_model!(self.sabotage_heard(number, delivered), delivered);
         let Some((size, through)) = self.batches.take_confirmed(number, delivered) else { return };
         if through.is_empty() {
             return;
@@ -156,8 +155,7 @@ impl Core {
     fn take_run(&mut self, run: &mut Vec<(Sent, Option<Outcome>)>, back: &mut Back) {
         let Some((first, _)) = run.first() else { return };
         let (key, parked) = (first.key, first.parked);
-        #[cfg(any(test, feature = "simulation"))]
-        let key = self.sabotage_stay(key);
+        let key = in_model!(self.sabotage_stay(key), key);
         let mixes = sabotaged!(self, StaysMixed);
         let state = self.table.get_mut(key).filter(|state| mixes || state.doing == Doing::Batch(back.number));
         let Some(state) = state else { return self.take_outdated(run) };
@@ -177,8 +175,7 @@ impl Core {
         }
         let Some((first, outcome)) = stopped else { return self.come_back(key) };
         let row = first.held.stored.row();
-        #[cfg(any(test, feature = "simulation"))]
-        self.sabotage_removal(row, parked);
+        in_model!(self.sabotage_removal(row, parked));
         // Back to the head, in order, so that no message of this key overtakes an undelivered one.
         let mut returned = vec![first.held];
         returned.extend(rest.map(|(sent, _)| sent.held));

@@ -45,12 +45,12 @@ impl Removals {
     }
 
     /// A row that the model has removed besides.
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "_simulation"))]
     pub(super) fn remove_too(&mut self, row: RowId) {
         self.next.rows.push(row);
     }
 
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "_simulation"))]
     pub(super) fn bytes(&self) -> usize {
         self.owed.1 + self.next.bytes + self.under_way.values().map(|removal| removal.bytes).sum::<usize>()
     }

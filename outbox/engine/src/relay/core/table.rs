@@ -237,24 +237,24 @@ impl Table {
         }
     }
 
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "_simulation"))]
     pub(super) fn counted_rows(&self) -> usize {
         self.rows.len()
     }
 
     /// Number of rows that wait, counted anew.
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "_simulation"))]
     pub(super) fn counted_waiting(&self) -> usize {
         self.rows.values().filter(|row| row.waits).count()
     }
 
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "_simulation"))]
     pub(super) fn waits_more(&mut self, rows: usize) {
         self.waiting += rows;
     }
 
     /// The stay of whatever key has this place now.
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "_simulation"))]
     pub(super) fn any_stay(&self, key: KeyRef) -> KeyRef {
         let state = self.slots.get(key.slot).and_then(Option::as_ref);
         state.map_or(key, |state| KeyRef { slot: key.slot, stay: state.stay })

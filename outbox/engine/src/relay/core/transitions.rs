@@ -8,7 +8,7 @@ use super::event::{Command, Report};
 use super::key::{Discarded, Doing, Kind, Next, Verdict};
 use super::lines::Line;
 use super::table::KeyRef;
-use super::{Core, sabotaged};
+use super::{Core, in_model, sabotaged};
 
 /// Time to wait for further parked messages of a recovering key, in times of `due_poll`. After that
 /// an operator may hold the key, and parking continues.
@@ -287,8 +287,7 @@ impl Core {
         for row in rows {
             self.table.remove_row(row.position, key.stay);
         }
-        #[cfg(any(test, feature = "simulation"))]
-        self.sabotage_waiting(rows.len());
+        in_model!(self.sabotage_waiting(rows.len()));
         self.guard(key);
         if let Some(state) = self.table.get_mut(key) {
             state.is_failing = true;

@@ -86,8 +86,8 @@ impl Core {
     }
 
     /// Applies a fault to the next fetch.
-    pub(in crate::relay::core) fn sabotage_plan(&self, plan: &mut Plan) {
-        let Turn::Wide(part) = &plan.turn else { return };
+    pub(in crate::relay::core) fn sabotage_plan(&self, mut plan: Plan) -> Plan {
+        let Turn::Wide(part) = &plan.turn else { return plan };
         let is_ignored = self.is_sabotaged(Sabotage::NewsIgnored)
             || (self.is_sabotaged(Sabotage::TakeoverAtLowest)
                 && self.reading.has_seen_nothing(part.as_ref()));
@@ -95,6 +95,7 @@ impl Core {
             plan.request.after = self.reading.windows.cursor(part.as_ref());
             plan.request.except = self.table.rows_behind(plan.request.after).collect();
         }
+        plan
     }
 
     /// The marks are read when the fetch has returned.

@@ -6,7 +6,7 @@
 //! handled, two owners that send at once, a batch begun without leases or while paused, a mark that
 //! passes a row, a budget that is not what the table holds), liveness after healing.
 //!
-//! It is compiled for tests, and with the feature `simulation` for the program
+//! It is compiled for tests, and with the feature `_simulation` for the program
 //! `examples/simulate.rs`, which runs as many seeds as there is time for, shrinks one that fails,
 //! and tells its story.
 

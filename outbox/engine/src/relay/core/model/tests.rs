@@ -105,7 +105,7 @@ fn every_message_arrives_once_in_order_whatever_happens() {
         let ran = run(&small, true);
         ran.lines().iter().for_each(|line| println!("{line}"));
         panic!(
-            "seeds failed, the first is {}: {:?}\n  again: cargo run -p outbox-engine --features simulation --example simulate -- {}",
+            "seeds failed, the first is {}: {:?}\n  again: cargo run -p outbox-engine --features _simulation --example simulate -- {}",
             plan.seed,
             ran.violation,
             small.arguments()

@@ -16,12 +16,12 @@ impl Marks {
         Self(Arc::new(marks))
     }
 
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "_simulation"))]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "_simulation"))]
     pub(super) fn iter(&self) -> impl Iterator<Item = StripeMark> {
         self.0.iter().copied()
     }

@@ -60,7 +60,7 @@ use marks::Marks;
 mod below;
 mod horizon;
 mod marks;
-#[cfg(any(test, feature = "simulation"))]
+#[cfg(any(test, feature = "_simulation"))]
 mod mistakes;
 mod taking;
 mod window;
@@ -376,7 +376,7 @@ impl Reading {
     }
 
     /// The committed marks that any window has seen, and the latest ones, for the model.
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "_simulation"))]
     pub(super) fn last_seen(&self) -> impl Iterator<Item = StripeMark> {
         self.windows.all().map(|window| &window.seen).chain([&self.windows.marks]).flat_map(Marks::iter)
     }

@@ -6,7 +6,7 @@ use super::window::Shown;
 use super::{Part, Plan, Turn};
 use crate::relay::core::key::{Doing, Held, Kind};
 use crate::relay::core::table::{KeyRef, Name};
-use crate::relay::core::{Core, sabotaged};
+use crate::relay::core::{Core, in_model, sabotaged};
 
 /// Result for one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Core {
         passed: &[Position],
     ) {
         let (ordering, walk) = (self.reading.windows.ordering, self.limits.walk);
-        #[cfg(any(test, feature = "simulation"))]
+        #[cfg(any(test, feature = "_simulation"))]
         let cursor = self.reading.windows.window(part).cursor;
         // The main window was shown everything. So it passes what other windows have seen, even if
         // it is gone now.
@@ -116,8 +116,7 @@ impl Core {
             marks: &plan.marks,
         };
         self.reading.windows.window_mut(part).advance(shown, ordering, walk);
-        #[cfg(any(test, feature = "simulation"))]
-        self.sabotage_window(part, plan, cursor);
+        in_model!(self.sabotage_window(part, plan, cursor));
         if let Some(part) = part.filter(|_| !full || sabotaged!(self, GapEndsEarly)) {
             self.reading.windows.end_gap(part, &plan.marks);
         }

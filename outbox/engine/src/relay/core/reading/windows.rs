@@ -60,7 +60,7 @@ impl Windows {
         part.and_then(|part| self.gaps.get_mut(part)).map_or(&mut self.main, |gap| &mut gap.window)
     }
 
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "_simulation"))]
     pub(super) fn all(&self) -> impl Iterator<Item = &Window> {
         self.gaps.values().map(|gap| &gap.window).chain([&self.main])
     }
