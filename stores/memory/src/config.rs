@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use outbox_contract::Timestamp;
 use outbox_contract::admin::OutboxId;
+use outbox_contract::backend::rules::options::StoreOptions;
 use outbox_contract::backend::{Clock, Ordering};
 
 use crate::clock::RuntimeClock;
@@ -23,21 +24,12 @@ use crate::store::MemoryStore;
 #[must_use = "nothing is made before `build`"]
 pub struct MemoryStoreBuilder {
     pub(crate) ordering: Ordering,
-    pub(crate) history_kept: Option<Duration>,
-    pub(crate) handled_ids_kept: Duration,
-    pub(crate) audit_kept: Duration,
-    pub(crate) handled_ids_max_age: Duration,
+    pub(crate) options: StoreOptions,
     pub(crate) clock: Option<Arc<dyn Clock>>,
     pub(crate) identity: Option<OutboxId>,
 }
 
 impl MemoryStoreBuilder {
-    /// Retention of the ids of handled messages by default: 7 days, as in every store.
-    pub const HANDLED_IDS_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-
-    /// Retention of the audit by default: 90 days, as in every store.
-    pub const AUDIT_KEPT: Duration = Duration::from_secs(90 * 24 * 60 * 60);
-
     /// Lets several transactions write at once, as PostgreSQL does: they wait for one another only
     /// where they write the same key. Default: one writing transaction at a time, as SQLite does.
     pub fn concurrent_writers(mut self) -> Self {
@@ -54,32 +46,29 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// Keeps delivered messages for this long, for replays. Default: not at all.
+    /// Keeps delivered messages for this long, for replays; at least 1 s. Default: not at all.
     pub fn history(mut self, kept: Duration) -> Self {
-        self.history_kept = Some(kept);
+        self.options.history = Some(kept);
         self
     }
-
-    /// Maximum age of the ids of handled messages by default: 90 days, as in every store.
-    pub const HANDLED_IDS_MAX_AGE: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 
     /// Keeps ids of handled messages for this long, not counting the time in which their consumer
-    /// handles nothing. Default: [7 days](Self::HANDLED_IDS_KEPT).
+    /// handles nothing. At least 60 s, default 7 days.
     pub fn handled_ids_kept(mut self, kept: Duration) -> Self {
-        self.handled_ids_kept = kept;
+        self.options.handled_ids_kept = kept;
         self
     }
 
-    /// Keeps the record of admin operations for this long. Default: [90 days](Self::AUDIT_KEPT).
+    /// Keeps the record of admin operations for this long. At least 60 s, default 90 days.
     pub fn audit_kept(mut self, kept: Duration) -> Self {
-        self.audit_kept = kept;
+        self.options.audit_kept = kept;
         self
     }
 
     /// Removes ids of handled messages at this age, also of a consumer that handles nothing any
-    /// more. Default: [90 days](Self::HANDLED_IDS_MAX_AGE).
+    /// more. At least [`handled_ids_kept`](Self::handled_ids_kept), default 90 days.
     pub fn handled_ids_max_age(mut self, max_age: Duration) -> Self {
-        self.handled_ids_max_age = max_age;
+        self.options.handled_ids_max_age = max_age;
         self
     }
 
@@ -102,7 +91,8 @@ impl MemoryStoreBuilder {
         self.clock(Arc::new(RuntimeClock::starting_at(start)))
     }
 
-    /// Makes the store, empty.
+    /// Makes the store, empty. A retention below its minimum is reported by
+    /// [`check`](outbox_contract::Store::check), with which relays and inboxes start.
     #[must_use]
     pub fn build(self) -> MemoryStore {
         MemoryStore::with(self)
@@ -111,15 +101,7 @@ impl MemoryStoreBuilder {
 
 impl Default for MemoryStoreBuilder {
     fn default() -> Self {
-        Self {
-            ordering: Ordering::Single,
-            history_kept: None,
-            handled_ids_kept: Self::HANDLED_IDS_KEPT,
-            audit_kept: Self::AUDIT_KEPT,
-            handled_ids_max_age: Self::HANDLED_IDS_MAX_AGE,
-            clock: None,
-            identity: None,
-        }
+        Self { ordering: Ordering::Single, options: StoreOptions::default(), clock: None, identity: None }
     }
 }
 
@@ -127,10 +109,7 @@ impl std::fmt::Debug for MemoryStoreBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MemoryStoreBuilder")
             .field("ordering", &self.ordering)
-            .field("history_kept", &self.history_kept)
-            .field("handled_ids_kept", &self.handled_ids_kept)
-            .field("audit_kept", &self.audit_kept)
-            .field("handled_ids_max_age", &self.handled_ids_max_age)
+            .field("options", &self.options)
             .finish_non_exhaustive()
     }
 }

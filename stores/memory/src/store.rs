@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outbox_contract::admin::{Actor, OutboxId};
+use outbox_contract::backend::rules::options::{StoreOptions, refuse};
 use outbox_contract::backend::{
     Backlog, BucketSet, Clock, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease,
     LeaseRequest, Leased, LowWater, Maintained, OpenWriters, Ordering, RelayId, RowId, Stored, StripeMark,
@@ -29,6 +30,7 @@ pub struct MemoryStore {
 /// State that the clones of a store, and its transactions, share.
 pub(crate) struct Shared {
     pub(crate) ordering: Ordering,
+    options: StoreOptions,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) wakeup_signal: WakeupSignal,
     /// A plain mutex, held for the length of one statement and never across an await.
@@ -76,12 +78,13 @@ impl MemoryStore {
     }
 
     pub(crate) fn with(builder: MemoryStoreBuilder) -> Self {
-        let tables = Tables::new(&builder);
+        let tables = Tables::new(builder.ordering, &builder.options);
         let clock = builder.clock.unwrap_or_else(|| Arc::new(RuntimeClock::starting_at(Timestamp::now())));
         let identity = builder.identity.unwrap_or_else(OutboxId::new);
         let state = Mutex::new(State { tables, locks: Locks::default(), identity, last_tx: 0 });
         let wakeup_signal = WakeupSignal::new();
-        let shared = Shared { ordering: builder.ordering, clock, wakeup_signal, state };
+        let (ordering, options) = (builder.ordering, builder.options);
+        let shared = Shared { ordering, options, clock, wakeup_signal, state };
         Self { shared: Arc::new(shared), actor: Actor::default() }
     }
 
@@ -155,7 +158,7 @@ impl Store for MemoryStore {
     }
 
     async fn check(&self) -> Result<(), StoreError> {
-        Ok(())
+        refuse("check", &self.shared.options.problems("memory"))
     }
 
     async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {

@@ -23,10 +23,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use outbox_contract::backend::rules::options::StoreOptions;
 use outbox_contract::backend::{Ordering, Position, RelayId, RowId, Stored, Writers};
 use outbox_contract::{Message, Route, Timestamp};
 
-use crate::config::MemoryStoreBuilder;
 use crate::locks::{LockName, TxId};
 use crate::transaction::Written;
 use archive::Archive;
@@ -74,14 +74,14 @@ impl Appendable {
 }
 
 impl Tables {
-    pub(crate) fn new(settings: &MemoryStoreBuilder) -> Self {
+    pub(crate) fn new(ordering: Ordering, options: &StoreOptions) -> Self {
         Self {
-            ordering: settings.ordering,
+            ordering,
             routes: BTreeMap::new(),
             scheduled: Scheduled::default(),
-            archive: Archive::new(settings.history_kept),
-            audit: Audit::new(settings.audit_kept),
-            handled_ids: HandledIds::new(settings.handled_ids_kept, settings.handled_ids_max_age),
+            archive: Archive::new(options.history),
+            audit: Audit::new(options.audit_kept),
+            handled_ids: HandledIds::new(options.handled_ids_kept, options.handled_ids_max_age),
             roles: BTreeMap::new(),
             position: Position::START,
             version: 0,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use outbox_contract::backend::rules::options::StoreOptions;
 use outbox_contract::duration;
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +22,8 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct MongoDbOptions {
-    /// Retention of delivered messages for replay. Default: none are kept; keeping them costs a
-    /// copy of each, and a transaction for each settlement.
+    /// Retention of delivered messages for replay, at least 1 s. Default: none are kept; keeping
+    /// them costs a copy of each, and a transaction for each settlement.
     #[serde(with = "duration::option")]
     pub history: Option<Duration>,
     /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the
@@ -32,7 +33,8 @@ pub struct MongoDbOptions {
     /// the longest counts.
     #[serde(with = "duration")]
     pub handled_ids_kept: Duration,
-    /// Retention of the record of admin operations, from each operation on. Default 90 days.
+    /// Retention of the record of admin operations, from each operation on. Default 90 days; at
+    /// least 60 s.
     #[serde(with = "duration")]
     pub audit_kept: Duration,
     /// Maximum age of the ids that a consumer has handled, also of one that handles nothing any
@@ -59,12 +61,14 @@ pub struct MongoDbOptions {
 
 impl Default for MongoDbOptions {
     fn default() -> Self {
+        let StoreOptions { history, handled_ids_kept, audit_kept, handled_ids_max_age, counting_limit } =
+            StoreOptions::default();
         Self {
-            history: None,
-            handled_ids_kept: Duration::from_secs(7 * 24 * 3600),
-            audit_kept: Duration::from_secs(90 * 24 * 3600),
-            handled_ids_max_age: Duration::from_secs(90 * 24 * 3600),
-            counting_limit: 100_000,
+            history,
+            handled_ids_kept,
+            audit_kept,
+            handled_ids_max_age,
+            counting_limit,
             conflict_timeout: Duration::from_secs(3),
             server_selection_timeout: Duration::from_secs(10),
             change_streams: true,
@@ -76,26 +80,10 @@ impl MongoDbOptions {
     /// Returns every problem with these options; empty if there is none.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        if self.history.is_some_and(|kept| kept.is_zero()) {
-            problems.push("mongodb.history is 0; leave it out to keep no history".to_owned());
-        }
-        if self.handled_ids_kept < Duration::from_secs(60) {
-            problems.push(format!(
-                "mongodb.handled_ids_kept is {:?}; make it at least 60s: a repeat that arrives later would be handled twice",
-                self.handled_ids_kept
-            ));
-        }
-        if self.handled_ids_max_age < self.handled_ids_kept {
-            problems.push(format!(
-                "mongodb.handled_ids_max_age is {:?}, less than handled_ids_kept ({:?}); raise it, or lower the other",
-                self.handled_ids_max_age, self.handled_ids_kept
-            ));
-        }
-        if self.counting_limit < 10_000 {
-            problems
-                .push(format!("mongodb.counting_limit is {}; make it at least 10000", self.counting_limit));
-        }
+        let Self { history, handled_ids_kept, audit_kept, handled_ids_max_age, counting_limit, .. } = *self;
+        let shared =
+            StoreOptions { history, handled_ids_kept, audit_kept, handled_ids_max_age, counting_limit };
+        let mut problems = shared.problems("mongodb");
         if self.conflict_timeout < Duration::from_millis(100) {
             problems.push(format!(
                 "mongodb.conflict_timeout is {:?}; make it at least 100ms: steps would fail whenever two relays meet",
@@ -122,14 +110,14 @@ mod tests {
     fn every_problem_is_reported_at_once() {
         let options = MongoDbOptions {
             history: Some(Duration::ZERO),
-            audit_kept: Duration::ZERO,
             handled_ids_kept: Duration::from_secs(1),
+            audit_kept: Duration::ZERO,
             handled_ids_max_age: Duration::ZERO,
             counting_limit: 1,
             conflict_timeout: Duration::ZERO,
             server_selection_timeout: Duration::ZERO,
             change_streams: false,
         };
-        assert_eq!(options.problems().len(), 6);
+        assert_eq!(options.problems().len(), 7);
     }
 }

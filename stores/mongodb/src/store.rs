@@ -9,6 +9,7 @@ use futures_core::stream::BoxStream;
 use mongodb::options::ClientOptions;
 use mongodb::{Client, ClientSession};
 use outbox_contract::admin::{Actor, Misplaced};
+use outbox_contract::backend::rules::options::refuse;
 use outbox_contract::backend::{
     Backlog, Blame, BucketSet, Committed, Dedup, Due, DueRequest, FetchRequest, Fetched, Frontier,
     KeyTransition, Lease, LeaseRequest, Leased, LowWater, Maintained, RelayId, RowId, Stored, StripeMark,
@@ -68,7 +69,7 @@ impl MongoDbStore {
     /// [`Invalid`](StoreErrorKind::Invalid) with everything that is [wrong with the
     /// options](MongoDbOptions::problems).
     pub fn with_options(client: Client, database: &str, options: MongoDbOptions) -> Result<Self, StoreError> {
-        check_options(&options)?;
+        refuse("connect", &options.problems())?;
         Ok(Self::of(client, database, options))
     }
 
@@ -90,7 +91,7 @@ impl MongoDbStore {
     ///
     /// As `connect`, and `Invalid` with everything that is wrong with the options.
     pub async fn connect_with(url: &str, options: MongoDbOptions) -> Result<Self, StoreError> {
-        check_options(&options)?;
+        refuse("connect", &options.problems())?;
         let mut client = ClientOptions::parse(url).await.map_err(|error| misread(&error))?;
         let Some(database) = client.default_database.clone() else {
             return Err(StoreError::new(
@@ -182,14 +183,6 @@ fn is_in(routes: &Mutex<HashSet<Route>>, route: &Route) -> bool {
 
 fn put_in(routes: &Mutex<HashSet<Route>>, route: &Route) {
     routes.lock().unwrap_or_else(PoisonError::into_inner).insert(route.clone());
-}
-
-fn check_options(options: &MongoDbOptions) -> Result<(), StoreError> {
-    let problems = options.problems();
-    if problems.is_empty() {
-        return Ok(());
-    }
-    Err(StoreError::new(StoreErrorKind::Invalid, "connect", problems.join("; ")))
 }
 
 /// Without the driver's own words: it takes a password that is not percent-encoded for a host, a

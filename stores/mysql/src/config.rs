@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use outbox_contract::backend::rules::options::StoreOptions;
 use outbox_contract::duration;
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +22,8 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct MySqlOptions {
-    /// Retention of delivered messages for replay. Default: none are kept; keeping them costs a
-    /// copy of each.
+    /// Retention of delivered messages for replay, at least 1 s. Default: none are kept; keeping
+    /// them costs a copy of each.
     #[serde(with = "duration::option")]
     pub history: Option<Duration>,
     /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the
@@ -32,7 +33,7 @@ pub struct MySqlOptions {
     /// the longest counts.
     #[serde(with = "duration")]
     pub handled_ids_kept: Duration,
-    /// Retention of the record of admin operations. Default 90 days.
+    /// Retention of the record of admin operations. Default 90 days; at least 60 s.
     #[serde(with = "duration")]
     pub audit_kept: Duration,
     /// Maximum age of the ids that a consumer has handled, also of one that handles nothing any
@@ -77,12 +78,14 @@ pub struct MySqlOptions {
 
 impl Default for MySqlOptions {
     fn default() -> Self {
+        let StoreOptions { history, handled_ids_kept, audit_kept, handled_ids_max_age, counting_limit } =
+            StoreOptions::default();
         Self {
-            history: None,
-            handled_ids_kept: Duration::from_secs(7 * 24 * 3600),
-            audit_kept: Duration::from_secs(90 * 24 * 3600),
-            handled_ids_max_age: Duration::from_secs(90 * 24 * 3600),
-            counting_limit: 100_000,
+            history,
+            handled_ids_kept,
+            audit_kept,
+            handled_ids_max_age,
+            counting_limit,
             lock_timeout: Duration::from_secs(3),
             transaction_idle_timeout: Duration::from_secs(12),
             statement_timeout: Duration::from_secs(30),
@@ -97,25 +100,10 @@ impl MySqlOptions {
     /// Returns every problem with these options; empty if there is none.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        if self.history.is_some_and(|kept| kept < Duration::from_secs(1)) {
-            problems.push("mysql.history is below 1s; leave it out to keep no history".to_owned());
-        }
-        if self.handled_ids_kept < Duration::from_secs(60) {
-            problems.push(format!(
-                "mysql.handled_ids_kept is {:?}; make it at least 60s: a repeat that arrives later would be handled twice",
-                self.handled_ids_kept
-            ));
-        }
-        if self.handled_ids_max_age < self.handled_ids_kept {
-            problems.push(format!(
-                "mysql.handled_ids_max_age is {:?}, less than handled_ids_kept ({:?}); raise it, or lower the other",
-                self.handled_ids_max_age, self.handled_ids_kept
-            ));
-        }
-        if self.counting_limit < 10_000 {
-            problems.push(format!("mysql.counting_limit is {}; make it at least 10000", self.counting_limit));
-        }
+        let Self { history, handled_ids_kept, audit_kept, handled_ids_max_age, counting_limit, .. } = *self;
+        let shared =
+            StoreOptions { history, handled_ids_kept, audit_kept, handled_ids_max_age, counting_limit };
+        let mut problems = shared.problems("mysql");
         for (name, timeout) in [
             ("lock_timeout", self.lock_timeout),
             ("transaction_idle_timeout", self.transaction_idle_timeout),
@@ -160,8 +148,8 @@ mod tests {
     fn every_problem_is_reported_at_once() {
         let options = MySqlOptions {
             history: Some(Duration::ZERO),
-            audit_kept: Duration::ZERO,
             handled_ids_kept: Duration::from_secs(1),
+            audit_kept: Duration::ZERO,
             handled_ids_max_age: Duration::ZERO,
             counting_limit: 1,
             lock_timeout: Duration::ZERO,
@@ -171,7 +159,7 @@ mod tests {
             watch_interval: Some(Duration::ZERO),
             connections: 0,
         };
-        assert_eq!(options.problems().len(), 10);
+        assert_eq!(options.problems().len(), 11);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use outbox_contract::admin::{Actor, Misplaced};
+use outbox_contract::backend::rules::options::refuse;
 use outbox_contract::backend::{
     Backlog, BucketSet, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease, LeaseRequest,
     Leased, LowWater, Maintained, RelayId, RowId, StripeMark, StripeMarks, Transitioned, Unserved, Wakeup,
@@ -88,7 +89,7 @@ impl MySqlStore {
     /// [`Invalid`](StoreErrorKind::Invalid) with everything that is [wrong with the
     /// options](MySqlOptions::problems).
     pub fn with_options(pool: MySqlPool, options: MySqlOptions) -> Result<Self, StoreError> {
-        Self::check_options(&options)?;
+        refuse("open", &options.problems())?;
         Ok(Self::of(pool, options, false))
     }
 
@@ -110,7 +111,7 @@ impl MySqlStore {
     /// As `connect`, and `Invalid` with everything that is wrong with the options.
     pub async fn connect_with(url: &str, options: MySqlOptions) -> Result<Self, StoreError> {
         const OPERATION: &str = "connect";
-        Self::check_options(&options)?;
+        refuse("open", &options.problems())?;
         let refused = |words: &str| Err(StoreError::new(StoreErrorKind::Invalid, OPERATION, words));
         let named = url.starts_with("mysql://") || url.starts_with("mariadb://");
         // The cause may hold parts of the address, and so of the password.
@@ -172,14 +173,6 @@ impl MySqlStore {
                     }
                 })
             })
-    }
-
-    fn check_options(options: &MySqlOptions) -> Result<(), StoreError> {
-        let problems = options.problems();
-        if problems.is_empty() {
-            return Ok(());
-        }
-        Err(StoreError::new(StoreErrorKind::Invalid, "open", problems.join("; ")))
     }
 
     /// Returns a handle whose operations another actor performs.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use outbox_contract::backend::rules::options::StoreOptions;
 use outbox_contract::duration;
 use serde::{Deserialize, Serialize};
 
@@ -25,8 +26,8 @@ pub struct PostgresOptions {
     /// Schema of the outbox: lower-case letters, digits and `_`, at most 48 of them. Default: none;
     /// the tables are found by the `search_path`. Each schema can have an outbox of its own.
     pub schema: Option<String>,
-    /// Retention of delivered messages for replay. Default: none are kept; keeping them costs a
-    /// copy of each.
+    /// Retention of delivered messages for replay, at least 1 s. Default: none are kept; keeping
+    /// them costs a copy of each.
     #[serde(with = "duration::option")]
     pub history: Option<Duration>,
     /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the
@@ -36,7 +37,7 @@ pub struct PostgresOptions {
     /// the longest counts.
     #[serde(with = "duration")]
     pub handled_ids_kept: Duration,
-    /// Retention of the record of admin operations. Default 90 days.
+    /// Retention of the record of admin operations. Default 90 days; at least 60 s.
     #[serde(with = "duration")]
     pub audit_kept: Duration,
     /// Maximum age of the ids that a consumer has handled, also of one that handles nothing any
@@ -87,13 +88,15 @@ pub struct PostgresOptions {
 
 impl Default for PostgresOptions {
     fn default() -> Self {
+        let StoreOptions { history, handled_ids_kept, audit_kept, handled_ids_max_age, counting_limit } =
+            StoreOptions::default();
         Self {
             schema: None,
-            history: None,
-            handled_ids_kept: Duration::from_secs(7 * 24 * 3600),
-            audit_kept: Duration::from_secs(90 * 24 * 3600),
-            handled_ids_max_age: Duration::from_secs(90 * 24 * 3600),
-            counting_limit: 100_000,
+            history,
+            handled_ids_kept,
+            audit_kept,
+            handled_ids_max_age,
+            counting_limit,
             lock_timeout: Duration::from_secs(3),
             transaction_idle_timeout: Duration::from_secs(12),
             connect_timeout: Duration::from_secs(10),
@@ -114,7 +117,10 @@ impl PostgresOptions {
     /// Returns every problem with these options; empty if there is none.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
+        let Self { history, handled_ids_kept, audit_kept, handled_ids_max_age, counting_limit, .. } = *self;
+        let shared =
+            StoreOptions { history, handled_ids_kept, audit_kept, handled_ids_max_age, counting_limit };
+        let mut problems = shared.problems("postgres");
         if let Some(schema) = &self.schema
             && !is_plain_name(schema)
         {
@@ -122,25 +128,6 @@ impl PostgresOptions {
                 "postgres.schema is {schema:?}; use 1 to {} lower-case letters, digits and `_`, a letter or `_` first",
                 Self::MAX_SCHEMA_BYTES
             ));
-        }
-        if self.history.is_some_and(|kept| kept < Duration::from_secs(1)) {
-            problems.push("postgres.history is below 1s; leave it out to keep no history".to_owned());
-        }
-        if self.handled_ids_kept < Duration::from_secs(60) {
-            problems.push(format!(
-                "postgres.handled_ids_kept is {:?}; make it at least 60s: a repeat that arrives later would be handled twice",
-                self.handled_ids_kept
-            ));
-        }
-        if self.handled_ids_max_age < self.handled_ids_kept {
-            problems.push(format!(
-                "postgres.handled_ids_max_age is {:?}, less than handled_ids_kept ({:?}); raise it, or lower the other",
-                self.handled_ids_max_age, self.handled_ids_kept
-            ));
-        }
-        if self.counting_limit < 10_000 {
-            problems
-                .push(format!("postgres.counting_limit is {}; make it at least 10000", self.counting_limit));
         }
         for (name, timeout) in [
             ("lock_timeout", self.lock_timeout),
@@ -190,8 +177,8 @@ mod tests {
         let options = PostgresOptions {
             schema: Some("Shop\"; drop".to_owned()),
             history: Some(Duration::ZERO),
-            audit_kept: Duration::ZERO,
             handled_ids_kept: Duration::from_secs(1),
+            audit_kept: Duration::ZERO,
             handled_ids_max_age: Duration::ZERO,
             counting_limit: 1,
             lock_timeout: Duration::ZERO,
@@ -203,7 +190,7 @@ mod tests {
             transaction_pooler: true,
             notify_interval: Some(Duration::ZERO),
         };
-        assert_eq!(options.problems().len(), 12);
+        assert_eq!(options.problems().len(), 13);
     }
 
     #[test]

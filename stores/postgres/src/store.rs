@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use outbox_contract::admin::Actor;
+use outbox_contract::backend::rules::options::refuse;
 use outbox_contract::backend::{
     Backlog, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease, LeaseRequest, Leased,
     LowWater, Maintained, OpenWriters, RelayId, RowId, Transitioned, Unserved, Wakeup, WakeupSignal, Writers,
@@ -104,7 +105,7 @@ impl PostgresStore {
     /// [`Invalid`](StoreErrorKind::Invalid) with every [problem with the
     /// options](PostgresOptions::problems).
     pub fn with_options(pool: PgPool, options: PostgresOptions) -> Result<Self, StoreError> {
-        Self::check_options(&options)?;
+        refuse("open", &options.problems())?;
         Ok(Self::of(pool, options))
     }
 
@@ -126,7 +127,7 @@ impl PostgresStore {
     /// The same as of `connect`, and `Invalid` with every problem with the options.
     pub async fn connect_with(url: &str, options: PostgresOptions) -> Result<Self, StoreError> {
         const OPERATION: &str = "connect";
-        Self::check_options(&options)?;
+        refuse("open", &options.problems())?;
         let mut address: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| {
             // The cause may hold parts of the address, and so of the password.
             let words = match error {
@@ -157,14 +158,6 @@ impl PostgresStore {
             .test_before_acquire(false)
             .connect_lazy_with(address);
         Ok(Self::of(pool, options))
-    }
-
-    fn check_options(options: &PostgresOptions) -> Result<(), StoreError> {
-        let problems = options.problems();
-        if problems.is_empty() {
-            return Ok(());
-        }
-        Err(StoreError::new(StoreErrorKind::Invalid, "open", problems.join("; ")))
     }
 
     /// Returns a handle whose operations another actor performs.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use outbox_contract::backend::rules::options::StoreOptions;
 use outbox_contract::duration;
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +22,8 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SqliteOptions {
-    /// Retention of delivered messages for replay. Default: none are kept; keeping them costs a
-    /// copy of each.
+    /// Retention of delivered messages for replay, at least 1 s. Default: none are kept; keeping
+    /// them costs a copy of each.
     #[serde(with = "duration::option")]
     pub history: Option<Duration>,
     /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the
@@ -32,7 +33,7 @@ pub struct SqliteOptions {
     /// the longest counts.
     #[serde(with = "duration")]
     pub handled_ids_kept: Duration,
-    /// Retention of the record of admin operations. Default 90 days.
+    /// Retention of the record of admin operations. Default 90 days; at least 60 s.
     #[serde(with = "duration")]
     pub audit_kept: Duration,
     /// Maximum age of the ids that a consumer has handled, also of one that handles nothing any
@@ -77,12 +78,14 @@ pub enum Durability {
 
 impl Default for SqliteOptions {
     fn default() -> Self {
+        let StoreOptions { history, handled_ids_kept, audit_kept, handled_ids_max_age, counting_limit } =
+            StoreOptions::default();
         Self {
-            history: None,
-            handled_ids_kept: Duration::from_secs(7 * 24 * 3600),
-            audit_kept: Duration::from_secs(90 * 24 * 3600),
-            handled_ids_max_age: Duration::from_secs(90 * 24 * 3600),
-            counting_limit: 100_000,
+            history,
+            handled_ids_kept,
+            audit_kept,
+            handled_ids_max_age,
+            counting_limit,
             busy_timeout: Duration::from_secs(4),
             watch_interval: Some(Duration::from_millis(5)),
             connections: 8,
@@ -95,26 +98,10 @@ impl SqliteOptions {
     /// Returns every problem with these options; empty if there is none.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        if self.history.is_some_and(|kept| kept.is_zero()) {
-            problems.push("sqlite.history is 0; leave it out to keep no history".to_owned());
-        }
-        if self.handled_ids_kept < Duration::from_secs(60) {
-            problems.push(format!(
-                "sqlite.handled_ids_kept is {:?}; make it at least 60s: a repeat that arrives later would be handled twice",
-                self.handled_ids_kept
-            ));
-        }
-        if self.handled_ids_max_age < self.handled_ids_kept {
-            problems.push(format!(
-                "sqlite.handled_ids_max_age is {:?}, less than handled_ids_kept ({:?}); raise it, or lower the other",
-                self.handled_ids_max_age, self.handled_ids_kept
-            ));
-        }
-        if self.counting_limit < 10_000 {
-            problems
-                .push(format!("sqlite.counting_limit is {}; make it at least 10000", self.counting_limit));
-        }
+        let Self { history, handled_ids_kept, audit_kept, handled_ids_max_age, counting_limit, .. } = *self;
+        let shared =
+            StoreOptions { history, handled_ids_kept, audit_kept, handled_ids_max_age, counting_limit };
+        let mut problems = shared.problems("sqlite");
         if self.busy_timeout < Duration::from_millis(100) {
             problems.push(format!(
                 "sqlite.busy_timeout is {:?}; make it at least 100ms: statements would fail during every other write",
@@ -149,8 +136,8 @@ mod tests {
     fn every_problem_is_reported_at_once() {
         let options = SqliteOptions {
             history: Some(Duration::ZERO),
-            audit_kept: Duration::ZERO,
             handled_ids_kept: Duration::from_secs(1),
+            audit_kept: Duration::ZERO,
             handled_ids_max_age: Duration::ZERO,
             counting_limit: 1,
             busy_timeout: Duration::ZERO,
@@ -158,6 +145,6 @@ mod tests {
             connections: 0,
             durability: Durability::ProcessEnd,
         };
-        assert_eq!(options.problems().len(), 7);
+        assert_eq!(options.problems().len(), 8);
     }
 }

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use outbox_contract::admin::{Actor, Misplaced};
+use outbox_contract::backend::rules::options::refuse;
 use outbox_contract::backend::{
     Backlog, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease, LeaseRequest, Leased,
     LowWater, Maintained, RelayId, RowId, Transitioned, Unserved, Wakeup, WakeupSignal,
 };
-use outbox_contract::{Admin, Route, Store, StoreError, StoreErrorKind, async_trait};
+use outbox_contract::{Admin, Route, Store, StoreError, async_trait};
 use outbox_store_sql::Migration;
 use outbox_store_sql::looks::Looks;
 use sqlx::sqlite::SqlitePool;
@@ -64,7 +65,7 @@ impl SqliteStore {
     /// [`Invalid`](StoreErrorKind::Invalid) with every [problem with the
     /// options](SqliteOptions::problems).
     pub fn with_options(pool: SqlitePool, options: SqliteOptions) -> Result<Self, StoreError> {
-        Self::check_options(&options)?;
+        refuse("open", &options.problems())?;
         let pools = Pools::beside(pool, Some(&options));
         Ok(Self::of(pools, options))
     }
@@ -86,7 +87,7 @@ impl SqliteStore {
     ///
     /// The same as of `open`, and `Invalid` with every problem with the options.
     pub async fn open_with(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
-        Self::check_options(&options)?;
+        refuse("open", &options.problems())?;
         Ok(Self::of(Pools::open(path.as_ref(), &options).await?, options))
     }
 
@@ -106,7 +107,7 @@ impl SqliteStore {
     ///
     /// The same as of `connect`, and `Invalid` with every problem with the options.
     pub async fn connect_with(url: &str, options: SqliteOptions) -> Result<Self, StoreError> {
-        Self::check_options(&options)?;
+        refuse("open", &options.problems())?;
         Ok(Self::of(Pools::connect(url, &options).await?, options))
     }
 
@@ -130,18 +131,10 @@ impl SqliteStore {
     ///
     /// The same as of `in_memory`, and `Invalid` with every problem with the options.
     pub async fn in_memory_with(options: SqliteOptions) -> Result<Self, StoreError> {
-        Self::check_options(&options)?;
+        refuse("open", &options.problems())?;
         let store = Self::of(Pools::temporary(&options).await?, options);
         store.migrate().await?;
         Ok(store)
-    }
-
-    fn check_options(options: &SqliteOptions) -> Result<(), StoreError> {
-        let problems = options.problems();
-        if problems.is_empty() {
-            return Ok(());
-        }
-        Err(StoreError::new(StoreErrorKind::Invalid, "open", problems.join("; ")))
     }
 
     /// Returns a handle whose operations another actor performs.

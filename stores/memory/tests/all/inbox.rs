@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use outbox_store_memory::{MemoryStore, MemoryStoreBuilder, MemoryTx};
+use outbox_contract::backend::rules::options::StoreOptions;
+use outbox_store_memory::{MemoryStore, MemoryTx};
 use outbox_testkit::inbox_suite::{Effect, EffectError, Effects, InboxHarness};
 use outbox_testkit::store_suite::StoreHarness;
 
@@ -50,7 +51,7 @@ macro_rules! on {
                 }
 
                 fn handled_ids_max_age(&self) -> Option<Duration> {
-                    Some(MemoryStoreBuilder::HANDLED_IDS_MAX_AGE)
+                    Some(StoreOptions::default().handled_ids_max_age)
                 }
             }
 

@@ -165,7 +165,7 @@ async fn an_inbox_message_of_a_held_key_is_stored_even_if_it_is_the_first() {
 #[tokio::test(start_paused = true)]
 async fn what_is_over_its_time_is_removed_in_small_rounds() {
     let kept = Duration::from_secs(60);
-    let store = builder().history(kept).handled_ids_max_age(kept * 2).build();
+    let store = builder().history(kept).handled_ids_kept(kept * 2).handled_ids_max_age(kept * 2).build();
     let consumer = Consumer::new("inventory").unwrap();
     for number in 1..=3 {
         write(&store, message("a", number)).await;
@@ -185,6 +185,18 @@ async fn what_is_over_its_time_is_removed_in_small_rounds() {
     let left = store.snapshot();
     assert_eq!((left.history, left.handled_ids), (0, 0));
     assert_eq!(deduplicate(&store, &consumer, &[1]).await, [Dedup::New], "its time is over");
+}
+
+#[tokio::test]
+async fn a_retention_that_is_too_short_is_reported_by_check() {
+    builder().history(Duration::from_secs(1)).build().check().await.unwrap();
+    let short =
+        builder().history(Duration::ZERO).audit_kept(Duration::ZERO).handled_ids_max_age(Duration::ZERO);
+    let error = short.handled_ids_kept(Duration::ZERO).build().check().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Invalid);
+    for option in ["memory.history", "memory.handled_ids_kept", "memory.audit_kept"] {
+        assert!(error.to_string().contains(option), "{error}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

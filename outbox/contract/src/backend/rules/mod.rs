@@ -6,6 +6,7 @@
 
 pub mod failing_key;
 pub mod leases;
+pub mod options;
 pub mod retention;
 pub mod sessions;
 

@@ -13,6 +13,7 @@ use outbox_contract::admin::{
 };
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::rules::leases::{self, BucketRow, Heartbeat, RelayRow};
+use outbox_contract::backend::rules::options::StoreOptions;
 use outbox_contract::backend::rules::retention::HandledIdsCut;
 use outbox_contract::backend::{
     Archive, AuditNote, Backlog, Bucket, BucketSet, Committed, Death, Dedup, Due, DueKey, DueRequest,
@@ -30,14 +31,6 @@ use tokio::time::Instant;
 mod admin;
 mod route;
 mod upkeep;
-
-/// Time for which the record of operations is kept.
-const AUDIT_KEPT: Duration = Duration::from_secs(90 * 24 * 3_600);
-
-/// Time for which ids of handled messages are kept.
-const HANDLED_KEPT: Duration = Duration::from_secs(7 * 24 * 3_600);
-/// Age at which they are removed, also of a consumer that is gone.
-const HANDLED_MAX_AGE: Duration = Duration::from_secs(90 * 24 * 3_600);
 
 // ANCHOR: tables
 /// The store. A statement locks the tables, does all of its work and unlocks them: no reader sees a

@@ -19,8 +19,9 @@ impl Tables {
         for ((consumer, _), handled) in &self.handled {
             of.entry(consumer.clone()).or_default().push(handled.at);
         }
+        let options = StoreOptions::default();
         let cut = |(consumer, handled): (Consumer, Vec<Timestamp>)| {
-            let mut cut = HandledIdsCut::new(now, HANDLED_KEPT, HANDLED_MAX_AGE);
+            let mut cut = HandledIdsCut::new(now, options.handled_ids_kept, options.handled_ids_max_age);
             while let Some(at) = cut.look() {
                 cut.found(handled.iter().copied().filter(|handled| *handled <= at).max());
             }
@@ -52,7 +53,8 @@ impl Tables {
         self.handled.retain(|(consumer, _), handled| !is_removed(handled.at <= cuts[consumer]));
         done.handled_ids_removed = (before - self.handled.len()) as u64;
         let before = self.audit.len();
-        self.audit.retain(|entry| !is_removed(entry.at.plus(AUDIT_KEPT) <= now));
+        let audit_kept = StoreOptions::default().audit_kept;
+        self.audit.retain(|entry| !is_removed(entry.at.plus(audit_kept) <= now));
         done.audit_removed = (before - self.audit.len()) as u64;
         for tables in self.routes.values_mut() {
             let before = tables.relays.len();
