@@ -6,6 +6,7 @@ use outbox_contract::admin::{
     Actor, AuditEntry, Edit, FailingKey, Filter, HandledFilter, MAX_PER_CALL, OutboxId, Ownership,
     RouteStatus, TopicFigures,
 };
+use outbox_contract::backend::rules::failing_key;
 use outbox_contract::backend::{Archive, AuditNote, KeyOperation, Listed, Steered, View};
 use outbox_contract::{Admin, KeyId, MessageId, Route, StoreError, StoreErrorKind, Topic, async_trait};
 
@@ -62,7 +63,7 @@ impl Admin for MemoryStore {
             }
             Ok(steered)
         });
-        steered.map_err(|_: Flowing| not_failing(operation.name(), route, key))
+        steered.map_err(|_: Flowing| failing_key::flows(operation, route, key))
     }
 
     async fn append_again(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError> {
@@ -184,12 +185,4 @@ impl MemoryStore {
             self.shared.wakeup_signal.committed();
         }
     }
-}
-
-fn not_failing(operation: &'static str, route: &Route, key: &KeyId) -> StoreError {
-    StoreError::new(
-        StoreErrorKind::Invalid,
-        operation,
-        format!("key {key} on route {route} is neither held nor failing; list those that are"),
-    )
 }

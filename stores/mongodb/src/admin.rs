@@ -87,15 +87,7 @@ impl OnKey<'_> {
                 // Somebody else has done the rest.
                 return Ok(Done::default());
             }
-            return Err(StoreError::new(
-                StoreErrorKind::Invalid,
-                self.operation.name(),
-                format!(
-                    "the key {} on the route {} is neither failing nor held; there is nothing to do",
-                    self.key, self.route
-                ),
-            )
-            .into());
+            return Err(failing_key::flows(self.operation, self.route, self.key).into());
         };
         match self.operation {
             KeyOperation::Hold | KeyOperation::Release => {

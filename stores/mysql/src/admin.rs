@@ -7,11 +7,12 @@ use outbox_contract::admin::{
     Actor, AuditEntry, Diagnosis, Edit, FailingKey, Filter, HandledFilter, Misplaced, OutboxId, Ownership,
     RouteStatus, TopicFigures,
 };
-use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::{Archive, AuditNote, Death, KeyOperation, Listed, Steered, StripeId, View};
 use outbox_contract::{
     Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Topic, async_trait,
 };
+use outbox_store_sql::key::{in_parts, steer};
+use outbox_store_sql::message_id;
 use sqlx::Row;
 use sqlx::mysql::MySqlConnection;
 
@@ -22,7 +23,7 @@ use crate::browse::{
 use crate::due::failure;
 use crate::fetch::number;
 use crate::handled;
-use crate::key::{KeyIn, MAX_DISCARDED, STATE, message_id, read_state, take_versions};
+use crate::key::{KeyIn, STATE, read_state, take_versions};
 use crate::lease::now;
 use crate::line::in_transaction;
 use crate::row::raw;
@@ -30,56 +31,24 @@ use crate::store::MySqlStore;
 use crate::{audit, below, diagnose, history, identity, sql};
 
 impl MySqlStore {
-    /// Does something with a key that is failing or held, and commits it.
-    async fn with_key<T>(
+    /// Performs an operation on a key, or one part of it, and commits it.
+    async fn steer_once(
         &self,
-        operation: &'static str,
         (route, key): (&Route, &KeyId),
-        change: impl AsyncFnOnce(&mut KeyIn<'_>, KeyState) -> Result<T, sqlx::Error>,
-    ) -> Result<T, StoreError> {
-        let done = self.in_open_key(operation, (route, key), change).await?;
-        done.ok_or_else(|| {
-            StoreError::new(
-                StoreErrorKind::Invalid,
-                operation,
-                format!(
-                    "the key {key} on the route {route} is neither failing nor held; there is nothing to do"
-                ),
-            )
-        })
-    }
-
-    /// Does something with a key in a transaction, unless it flows.
-    async fn in_open_key<T>(
-        &self,
-        operation: &'static str,
-        key: (&Route, &KeyId),
-        change: impl AsyncFnOnce(&mut KeyIn<'_>, KeyState) -> Result<T, sqlx::Error>,
-    ) -> Result<Option<T>, StoreError> {
-        self.in_key(operation, key, async |key| match key.state().await? {
-            Some(state) => change(key, state).await.map(Some),
-            None => Ok(None),
-        })
-        .await
-    }
-
-    /// Does something with a key in a transaction.
-    async fn in_key<T>(
-        &self,
-        operation: &'static str,
-        (route, key): (&Route, &KeyId),
-        change: impl AsyncFnOnce(&mut KeyIn<'_>) -> Result<T, sqlx::Error>,
-    ) -> Result<T, StoreError> {
+        operation: KeyOperation,
+    ) -> Result<Option<Steered>, StoreError> {
+        let note = AuditNote::on_key(self.actor(), operation, route, key);
+        let history = self.options().history.is_some();
         let work = async |connection: &mut MySqlConnection| {
             let next_version = take_versions(connection, 1).await?;
             in_transaction(connection, async |connection| {
-                let now = now(connection).await?;
-                let bucket = key.bucket();
-                change(&mut KeyIn { connection, route, key, bucket, now, next_version }).await
+                let (now, bucket) = (now(connection).await?, key.bucket());
+                let mut key = KeyIn { connection, route, key, bucket, now, next_version, history };
+                steer(&mut key, operation, &note).await
             })
             .await
         };
-        self.on(operation, &self.lines().operating, work).await
+        self.on(operation.name(), &self.lines().operating, work).await
     }
 }
 
@@ -140,12 +109,7 @@ impl Admin for MySqlStore {
         key: &KeyId,
         operation: KeyOperation,
     ) -> Result<Steered, StoreError> {
-        match operation {
-            KeyOperation::Hold => self.hold_key(route, key).await.map(|()| Steered::NOTHING),
-            KeyOperation::Release => self.release_key(route, key).await.map(|()| Steered::NOTHING),
-            KeyOperation::Skip => self.skip_first(route, key).await.map(Steered::skipped),
-            KeyOperation::Discard => self.discard_parked(route, key).await.map(Steered::discarded),
-        }
+        in_parts((route, key), operation, || self.steer_once((route, key), operation)).await
     }
 
     async fn append_again(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError> {
@@ -293,56 +257,6 @@ impl Admin for MySqlStore {
         };
         let work = async |connection: &mut MySqlConnection| in_transaction(connection, forget).await;
         self.on("forget", &self.lines().operating, work).await
-    }
-}
-
-impl MySqlStore {
-    async fn hold_key(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.in_key("hold", (route, key), async |key| {
-            let state = key.state().await?;
-            let held = failing_key::hold(state.clone(), key.next_version, key.instant());
-            key.put(state.as_ref(), Some(&held)).await?;
-            key.note(self.actor(), KeyOperation::Hold, 0, &[]).await
-        })
-        .await
-    }
-
-    async fn release_key(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.with_key("release", (route, key), async |key, state| {
-            key.put(None, Some(&state.release(key.next_version, key.instant()))).await?;
-            key.note(self.actor(), KeyOperation::Release, 0, &[]).await
-        })
-        .await
-    }
-
-    async fn skip_first(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
-        self.with_key("skip", (route, key), async |key, state| {
-            let first = key.first_parked().await?;
-            if let Some(id) = first {
-                key.parked_to_dead("skipped", 1).await?;
-                key.put(None, Some(&state.skip(key.next_version, key.instant()))).await?;
-                key.note(self.actor(), KeyOperation::Skip, 1, &[id]).await?;
-            }
-            Ok(first)
-        })
-        .await
-    }
-
-    async fn discard_parked(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        let discard = async |key: &mut KeyIn<'_>, state: KeyState| {
-            let ids = key.parked_ids().await?;
-            let discarded = key.discard(&state).await?;
-            key.note(self.actor(), KeyOperation::Discard, discarded, &ids).await?;
-            Ok(discarded)
-        };
-        let mut all = self.with_key("discard", (route, key), discard).await?;
-        let mut last = all;
-        while last == MAX_DISCARDED {
-            // A key that flows by now has nothing parked.
-            last = self.in_open_key("discard", (route, key), discard).await?.unwrap_or_default();
-            all += last;
-        }
-        Ok(all)
     }
 }
 

@@ -3,12 +3,13 @@
 use outbox_contract::admin::{AuditEntry, Filter};
 use outbox_contract::backend::{AuditColumns, AuditNote};
 use outbox_contract::{MessageId, Route, StoreError, Topic};
+use outbox_store_sql::message_id;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{MySql, QueryBuilder, Row};
 
 use crate::browse::text;
 use crate::fetch::number;
-use crate::key::{Bound, message_id};
+use crate::key::Bound;
 use crate::line::in_transaction;
 use crate::sql;
 use crate::store::MySqlStore;

@@ -4,12 +4,12 @@ use outbox_contract::admin::{HandledFilter, MAX_PER_CALL};
 use outbox_contract::backend::rules::micros;
 use outbox_contract::backend::rules::retention::{HandledIdsCut, HandledIdsRetention};
 use outbox_contract::{MessageId, Timestamp};
+use outbox_store_sql::message_id;
 use sqlx::mysql::{MySql, MySqlConnection};
 use sqlx::{QueryBuilder, Row};
 
 use crate::config::MySqlOptions;
 use crate::fetch::number;
-use crate::key::message_id;
 use crate::sql;
 
 /// Removes ids that are over their time, of each consumer the oldest first. Returns their number.

@@ -7,16 +7,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outbox_contract::admin::Actor;
-use outbox_contract::backend::rules::failing_key;
-use outbox_contract::backend::{AuditNote, KeyTransition, RowId, Step, Transitioned};
+use outbox_contract::backend::{KeyTransition, Transitioned};
+use outbox_store_sql::key::step;
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::key::{KeyIn, take_versions};
 use crate::lease::now;
 use crate::line::in_transaction;
+use crate::sql;
 use crate::stripes::in_open_transaction;
-use crate::{audit, sql};
 
 pub(crate) async fn transition(
     connection: &mut MySqlConnection,
@@ -33,7 +33,10 @@ pub(crate) async fn transition(
             let now = now(connection).await?;
             let is_held = leases.get(&place(transition)).is_some_and(|lease| lease.is_held(transition, now));
             answers.push(if is_held {
-                step(connection, transition, (now, next_version), actor, history).await?
+                let KeyTransition { route, key, bucket, .. } = transition;
+                let bucket = *bucket;
+                let mut key = KeyIn { connection, route, key, bucket, now, next_version, history };
+                step(&mut key, transition, actor).await?
             } else {
                 Transitioned::LeaseLost
             });
@@ -42,34 +45,6 @@ pub(crate) async fn transition(
         Ok(answers)
     })
     .await
-}
-
-async fn step(
-    connection: &mut MySqlConnection,
-    transition: &KeyTransition,
-    (now, next_version): (i64, i64),
-    actor: &Actor,
-    history: bool,
-) -> Result<Transitioned, sqlx::Error> {
-    let KeyTransition { route, key, bucket, step, .. } = transition;
-    let mut key = KeyIn { connection, route, key, bucket: *bucket, now, next_version };
-    let state = key.state().await?;
-    if failing_key::is_stale(state.as_ref(), transition) || !key.move_messages(step, history).await? {
-        return Ok(Transitioned::Stale);
-    }
-    if let Some((note, id)) = AuditNote::discarded(actor, transition) {
-        audit::write(&mut *key.connection, &note, 1, &[id]).await?;
-    }
-    let first = match failing_key::depends_on_first(state.as_ref(), step) {
-        true => key.first_parked().await?,
-        false => None,
-    };
-    let next = failing_key::after(state.clone(), step, first, next_version, key.instant());
-    if state.is_some() && state == next {
-        key.touch().await?;
-    }
-    key.put(state.as_ref(), next.as_ref()).await?;
-    Ok(Transitioned::Done(next.map(|state| state.version)))
 }
 
 /// A lease that has an owner, locked.
@@ -152,92 +127,4 @@ fn lock_statement<'d>(places: impl IntoIterator<Item = Place<'d>>) -> String {
 /// checked.
 pub(crate) fn samples() -> [String; 2] {
     [fence_statement([("default", 0)]), lock_statement([("default", 0)])]
-}
-
-impl KeyIn<'_> {
-    /// Moves the messages of a step. False: its own message is neither hot nor parked, and nothing
-    /// has changed.
-    async fn move_messages(&mut self, step: &Step, history: bool) -> Result<bool, sqlx::Error> {
-        match step {
-            Step::Fail { row, behind, .. } => {
-                let is_there = self.is_there(*row).await?;
-                if is_there {
-                    let rows: Vec<RowId> = [*row].into_iter().chain(behind.iter().copied()).collect();
-                    self.park(&rows).await?;
-                }
-                Ok(is_there)
-            }
-            Step::Park { rows } => self.park(rows).await.map(|()| true),
-            Step::Bury { row, discard: true, .. } => self.drop_message(*row).await,
-            Step::Bury { row, .. } => self.bury(*row, step).await,
-            Step::Resume { delivered } => self.deliver(delivered, history).await.map(|()| true),
-        }
-    }
-
-    async fn is_there(&mut self, row: RowId) -> Result<bool, sqlx::Error> {
-        let mut place = sqlx::query(sql::WHERE_IS);
-        for _ in ["hot", "parked"] {
-            place = self.bind_key(place).bind(row.position.0).bind(row.id.as_uuid().as_bytes().to_vec());
-        }
-        let place = place.fetch_one(&mut *self.connection).await?;
-        Ok(place.try_get_unchecked::<i64, _>(0)? != 0 || place.try_get_unchecked::<i64, _>(1)? != 0)
-    }
-
-    /// Moves messages of the key from the hot table to the parked ones; passes over those that are
-    /// not there.
-    async fn park(&mut self, rows: &[RowId]) -> Result<(), sqlx::Error> {
-        let rows = sql::rows(rows);
-        self.execute(sqlx::query(sql::PARK).bind(self.now).bind(&rows)).await?;
-        self.execute(sqlx::query(sql::PARK_REMOVE).bind(&rows)).await?;
-        Ok(())
-    }
-
-    /// Deletes a message of the key, hot or parked. False: it is neither.
-    async fn drop_message(&mut self, row: RowId) -> Result<bool, sqlx::Error> {
-        let is_there = self.is_there(row).await?;
-        if is_there {
-            let rows = sql::rows(&[row]);
-            let settle = sqlx::query(sql::SETTLE).bind(&rows).bind(self.route.as_str().as_bytes());
-            settle.execute(&mut *self.connection).await?;
-            self.execute(sqlx::query(sql::RESUME).bind(&rows)).await?;
-        }
-        Ok(is_there)
-    }
-
-    /// Makes a dead letter of a message, hot or parked. False: it is neither.
-    async fn bury(&mut self, row: RowId, step: &Step) -> Result<bool, sqlx::Error> {
-        let Step::Bury { reason, attempts, first, last, .. } = step else { return Ok(false) };
-        let id = row.id.as_uuid();
-        let (route, id) = (self.route.as_str().as_bytes(), &id.as_bytes()[..]);
-        let bury = |statement: &'static str| {
-            sqlx::query(statement)
-                .bind(reason.as_bytes())
-                .bind(attempts)
-                .bind(first.to_text().into_bytes())
-                .bind(last.to_text().into_bytes())
-                .bind(self.now)
-        };
-        // By position and id alone: what is no message has a key that can't be named.
-        let pending = bury(sql::BURY_PENDING).bind(route).bind(row.position.0).bind(id);
-        let parked = self.bind_key(bury(sql::BURY_PARKED)).bind(row.position.0).bind(id);
-        if pending.execute(&mut *self.connection).await?.rows_affected() > 0 {
-            let settle = sqlx::query(sql::SETTLE).bind(sql::rows(&[row])).bind(route);
-            settle.execute(&mut *self.connection).await?;
-            return Ok(true);
-        }
-        let is_parked = parked.execute(&mut *self.connection).await?.rows_affected() > 0;
-        if is_parked {
-            self.execute(sqlx::query(sql::RESUME).bind(sql::rows(&[row]))).await?;
-        }
-        Ok(is_parked)
-    }
-
-    /// Removes delivered messages from the parked ones; to the history, if one is kept.
-    async fn deliver(&mut self, delivered: &[RowId], history: bool) -> Result<(), sqlx::Error> {
-        let rows = sql::rows(delivered);
-        if history {
-            self.execute(sqlx::query(sql::RESUME_HISTORY).bind(self.now).bind(&rows)).await?;
-        }
-        self.execute(sqlx::query(sql::RESUME).bind(&rows)).await.map(|_| ())
-    }
 }

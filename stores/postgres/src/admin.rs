@@ -12,6 +12,7 @@ use outbox_contract::backend::{Archive, AuditNote, Death, KeyOperation, Listed, 
 use outbox_contract::{
     Admin, Failure, KeyId, MessageId, Route, StoreError, StoreErrorKind, Timestamp, Topic, async_trait,
 };
+use outbox_store_sql::key::{MAX_DISCARDED, in_parts};
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::query::Query;
 use sqlx::{Postgres, Row, SqlStr};
@@ -26,10 +27,6 @@ use crate::row::raw;
 use crate::sql::newest_first;
 use crate::store::PostgresStore;
 use crate::{below, diagnose, diagnose_history};
-
-/// Maximum number of messages that one transaction discards: a relay that parks another one behind
-/// them waits no longer than that takes.
-const MAX_DISCARDED: i64 = 1_000;
 
 pub(crate) fn instant(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
     row.try_get(column).map(Timestamp::from_micros)
@@ -129,14 +126,6 @@ impl PostgresStore {
     }
 }
 
-fn flows(operation: &'static str, route: &Route, key: &KeyId) -> StoreError {
-    StoreError::new(
-        StoreErrorKind::Invalid,
-        operation,
-        format!("the key {key} on the route {route} is neither failing nor held; there is nothing to do"),
-    )
-}
-
 #[async_trait]
 impl Admin for PostgresStore {
     fn acting_as(&self, actor: Actor) -> Box<dyn Admin + '_> {
@@ -192,27 +181,7 @@ impl Admin for PostgresStore {
         key: &KeyId,
         operation: KeyOperation,
     ) -> Result<Steered, StoreError> {
-        let name = operation.name();
-        let failed = |error| store_error(name, error);
-        let flows = || flows(name, route, key);
-        let sql = self.sql();
-        let statement = match operation {
-            KeyOperation::Hold => &sql.hold,
-            KeyOperation::Release => &sql.release,
-            KeyOperation::Skip => &sql.skip,
-            KeyOperation::Discard => return self.discard_parked(route, key).await.map(Steered::discarded),
-        };
-        let note = AuditNote::on_key(self.actor(), operation, route, key);
-        let row = self.ask(name, Self::noted(self.of_key(statement, route, key), &note)).await?;
-        match operation {
-            KeyOperation::Release if !row.try_get::<bool, _>(0).map_err(failed)? => Err(flows()),
-            KeyOperation::Skip => {
-                let skipped: Option<Vec<Uuid>> = row.try_get(0).map_err(failed)?;
-                let skipped = skipped.ok_or_else(flows)?;
-                Ok(Steered::skipped(skipped.first().copied().map(MessageId::from_uuid)))
-            }
-            _ => Ok(Steered::NOTHING),
-        }
+        in_parts((route, key), operation, || self.steer_once((route, key), operation)).await
     }
 
     async fn append_again(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError> {
@@ -342,21 +311,38 @@ impl Admin for PostgresStore {
 }
 
 impl PostgresStore {
-    async fn discard_parked(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        let note = AuditNote::on_key(self.actor(), KeyOperation::Discard, route, key);
-        let step = async || {
-            let discard = Self::noted(self.of_key(&self.sql().discard, route, key), &note);
-            let row = self.ask("discard", discard.bind(MAX_DISCARDED)).await?;
-            row.try_get::<Option<i64>, _>(0).map_err(|error| store_error("discard", error))
+    /// Performs an operation on a key, or one part of it.
+    async fn steer_once(
+        &self,
+        (route, key): (&Route, &KeyId),
+        operation: KeyOperation,
+    ) -> Result<Option<Steered>, StoreError> {
+        let (name, sql) = (operation.name(), self.sql());
+        let note = AuditNote::on_key(self.actor(), operation, route, key);
+        let statement = match operation {
+            KeyOperation::Hold => &sql.hold,
+            KeyOperation::Release => &sql.release,
+            KeyOperation::Skip => &sql.skip,
+            KeyOperation::Discard => &sql.discard,
         };
-        let mut last = step().await?.ok_or_else(|| flows("discard", route, key))?;
-        let mut all = last;
-        while last == MAX_DISCARDED {
-            // A key that flows by now has nothing parked.
-            last = step().await?.unwrap_or_default();
-            all += last;
+        let mut query = Self::noted(self.of_key(statement, route, key), &note);
+        if operation == KeyOperation::Discard {
+            query = query.bind(i64::from(MAX_DISCARDED));
         }
-        Ok(u64::try_from(all).unwrap_or_default())
+        let row = self.ask(name, query).await?;
+        let steered = || -> Result<Option<Steered>, sqlx::Error> {
+            Ok(match operation {
+                KeyOperation::Hold => Some(Steered::NOTHING),
+                KeyOperation::Release => row.try_get::<bool, _>(0)?.then_some(Steered::NOTHING),
+                KeyOperation::Skip => row
+                    .try_get::<Option<Vec<Uuid>>, _>(0)?
+                    .map(|skipped| Steered::skipped(skipped.first().copied().map(MessageId::from_uuid))),
+                KeyOperation::Discard => {
+                    row.try_get::<Option<i64>, _>(0)?.map(|buried| Steered::discarded(buried.unsigned_abs()))
+                }
+            })
+        };
+        steered().map_err(|error| store_error(name, error))
     }
 
     async fn requeue_all(&self, filter: &Filter) -> Result<u64, StoreError> {

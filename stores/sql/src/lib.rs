@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod history;
+pub mod key;
 pub mod looks;
 mod migrate;
 mod row;
@@ -12,11 +13,17 @@ use outbox_contract::MessageId;
 pub use row::{Column, MessageRow, NotAMessage, Raw};
 use uuid::Uuid;
 
+/// Returns the id of a column of bytes, if they are one: other programs can write too.
+#[must_use]
+pub fn message_id(bytes: &[u8]) -> Option<MessageId> {
+    Uuid::from_slice(bytes).ok().map(MessageId::from_uuid)
+}
+
 /// Returns the name of a dead letter for people: its id, if the column has one.
 #[must_use]
 pub fn dead_letter_name(id: &[u8]) -> String {
-    match Uuid::from_slice(id) {
-        Ok(id) => MessageId::from_uuid(id).to_string(),
-        Err(_) => format!("one with the id {:?}", id.escape_ascii().to_string()),
+    match message_id(id) {
+        Some(id) => id.to_string(),
+        None => format!("one with the id {:?}", id.escape_ascii().to_string()),
     }
 }

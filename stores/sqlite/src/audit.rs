@@ -3,15 +3,15 @@
 use outbox_contract::admin::{AuditEntry, Filter};
 use outbox_contract::backend::{AuditColumns, AuditNote};
 use outbox_contract::{MessageId, StoreError};
+use outbox_store_sql::message_id;
 use sqlx::Row;
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection, SqliteRow};
 
-use crate::admin::page;
+use crate::browse::page;
 use crate::error::store_error;
 use crate::sql;
 use crate::store::SqliteStore;
-use crate::transition::message_id;
 
 /// Records an operation on so many messages, of which these are known.
 pub(crate) async fn write(

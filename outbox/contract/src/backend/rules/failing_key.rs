@@ -11,8 +11,9 @@
 
 use super::later;
 use crate::admin::FailingKey;
-use crate::backend::{KeyTransition, Step, Then};
+use crate::backend::{KeyOperation, KeyTransition, Step, Then};
 use crate::clock::Timestamp;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::failure::Failure;
 use crate::id::MessageId;
 use crate::name::{KeyId, Route};
@@ -91,6 +92,16 @@ impl KeyState {
     pub fn discard_in_part(self, version: i64, now: Timestamp) -> Self {
         Self { held: true, ..self }.next_message(version, now)
     }
+}
+
+/// Returns the error of an operation that needs a failing or held key, on a key that flows.
+#[must_use]
+pub fn flows(operation: KeyOperation, route: &Route, key: &KeyId) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Invalid,
+        operation.name(),
+        format!("the key {key} on the route {route} is neither failing nor held; there is nothing to do"),
+    )
 }
 
 /// An operator holds a key, flowing or failing. A key that is held already keeps its state.

@@ -73,10 +73,7 @@ impl Admin for ToyStore {
             }
             Some(steered)
         });
-        steered.ok_or_else(|| {
-            let words = format!("the key {key} on the route {route} is neither failing nor held");
-            StoreError::new(StoreErrorKind::Invalid, operation.name(), words)
-        })
+        steered.ok_or_else(|| failing_key::flows(operation, route, key))
     }
 
     async fn append_again(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError> {
