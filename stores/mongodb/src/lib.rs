@@ -9,6 +9,7 @@ mod below;
 mod blame;
 mod browse;
 mod config;
+mod connect;
 mod database;
 mod deduplicate;
 mod diagnose;

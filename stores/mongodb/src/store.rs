@@ -6,25 +6,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_core::stream::BoxStream;
-use mongodb::options::ClientOptions;
 use mongodb::{Client, ClientSession};
 use outbox_contract::admin::{Actor, Misplaced};
-use outbox_contract::backend::rules::options::refuse;
 use outbox_contract::backend::{
     Backlog, Blame, BucketSet, Committed, Dedup, Due, DueRequest, FetchRequest, Fetched, Frontier,
     KeyTransition, Lease, LeaseRequest, Leased, LowWater, Maintained, RelayId, RowId, Stored, StripeMark,
     StripeMarks, Transitioned, Unserved, Wakeup, WakeupSignal,
 };
 use outbox_contract::{
-    Admin, AppendError, Consumer, Message, MessageId, Outgoing, Route, Store, StoreError, StoreErrorKind,
-    Transactional, async_trait,
+    Admin, AppendError, Consumer, Message, MessageId, Outgoing, Route, Store, StoreError, Transactional,
+    async_trait,
 };
 
 use tokio::sync::OnceCell;
 
 use crate::config::MongoDbOptions;
 use crate::database::Database;
-use crate::error::{Failed, is_unknown_commit, meaning, store_error, unknown_commit};
+use crate::error::{Failed, is_unknown_commit, store_error, unknown_commit};
 use crate::{
     append, backlog, below, blame, deduplicate, due, fetch, handled, lease, maintain, migrate, settle,
     stripes, transaction, transition, unserved, wakeups,
@@ -53,60 +51,6 @@ struct Inner {
 }
 
 impl MongoDbStore {
-    /// A store in a database of a client, with the default options. Nothing is sent yet.
-    ///
-    /// Transactions are begun on sessions of this client. What the client says of read preference
-    /// and of read and write concern holds for your own transactions; the store says its own.
-    #[must_use]
-    pub fn new(client: Client, database: &str) -> Self {
-        Self::of(client, database, MongoDbOptions::default())
-    }
-
-    /// As [`new`](Self::new), with options.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`](StoreErrorKind::Invalid) with everything that is [wrong with the
-    /// options](MongoDbOptions::problems).
-    pub fn with_options(client: Client, database: &str, options: MongoDbOptions) -> Result<Self, StoreError> {
-        refuse("connect", &options.problems())?;
-        Ok(Self::of(client, database, options))
-    }
-
-    /// A store by its address, with the default options:
-    /// `mongodb://host1,host2/DATABASE?replicaSet=NAME`. The address names the database.
-    ///
-    /// # Errors
-    ///
-    /// `Invalid` for what is no such address; `Unavailable` when no primary can be reached;
-    /// `NotPermitted` when it does not let the user in; `Unsupported` when it stands alone, is a
-    /// router of a sharded cluster, or is older than MongoDB 6.0.
-    pub async fn connect(url: &str) -> Result<Self, StoreError> {
-        Self::connect_with(url, MongoDbOptions::default()).await
-    }
-
-    /// As [`connect`](Self::connect), with options.
-    ///
-    /// # Errors
-    ///
-    /// As `connect`, and `Invalid` with everything that is wrong with the options.
-    pub async fn connect_with(url: &str, options: MongoDbOptions) -> Result<Self, StoreError> {
-        refuse("connect", &options.problems())?;
-        let mut client = ClientOptions::parse(url).await.map_err(|error| misread(&error))?;
-        let Some(database) = client.default_database.clone() else {
-            return Err(StoreError::new(
-                StoreErrorKind::Invalid,
-                "connect",
-                "the address names no database; write mongodb://HOST/DATABASE?replicaSet=NAME",
-            ));
-        };
-        client.server_selection_timeout.get_or_insert(options.server_selection_timeout);
-        let client = Client::with_options(client).map_err(|error| store_error("connect", error))?;
-        let store = Self::of(client, &database, options);
-        migrate::check_server(store.database(), "connect").await?;
-        Ok(store)
-    }
-
     /// Returns a handle whose operations another actor performs.
     pub(crate) fn with_actor(&self, actor: Actor) -> Self {
         Self { actor, ..self.clone() }
@@ -116,7 +60,7 @@ impl MongoDbStore {
         &self.actor
     }
 
-    fn of(client: Client, database: &str, options: MongoDbOptions) -> Self {
+    pub(crate) fn of(client: Client, database: &str, options: MongoDbOptions) -> Self {
         let database = Arc::new(Database::new(client, database, options));
         let inner = Inner {
             database,
@@ -183,15 +127,6 @@ fn is_in(routes: &Mutex<HashSet<Route>>, route: &Route) -> bool {
 
 fn put_in(routes: &Mutex<HashSet<Route>>, route: &Route) {
     routes.lock().unwrap_or_else(PoisonError::into_inner).insert(route.clone());
-}
-
-/// Without the driver's own words: it takes a password that is not percent-encoded for a host, a
-/// port or an option, and shows what it took.
-fn misread(error: &mongodb::error::Error) -> StoreError {
-    let (kind, words) = meaning(error);
-    let remedy = "write mongodb://USER:PASSWORD@HOST/DATABASE?replicaSet=NAME, and percent-encode user and password (? is %3F, / is %2F, @ is %40, \
-                  : is %3A, % is %25); the address is not shown, for it may hold a password";
-    StoreError::new(kind, "connect", format!("{words}; {remedy}"))
 }
 
 /// Shows the options only: addresses may hold passwords.

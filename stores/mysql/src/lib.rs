@@ -10,6 +10,7 @@ mod browse;
 mod check;
 mod cluster;
 mod config;
+mod connect;
 mod deduplicate;
 mod diagnose;
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod blame;
 mod channel;
 mod check;
 mod config;
+mod connect;
 mod deduplicate;
 mod diagnose;
 mod diagnose_history;

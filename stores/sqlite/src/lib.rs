@@ -7,6 +7,7 @@ mod below;
 mod blame;
 mod browse;
 mod config;
+mod connect;
 mod deduplicate;
 mod diagnose;
 #[cfg(test)]

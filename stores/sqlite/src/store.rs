@@ -1,14 +1,12 @@
 //! The store: a SQLite file with an outbox in it.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use outbox_contract::admin::{Actor, Misplaced};
-use outbox_contract::backend::rules::options::refuse;
 use outbox_contract::backend::{
     Backlog, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease, LeaseRequest, Leased,
     LowWater, Maintained, RelayId, RowId, Transitioned, Unserved, Wakeup, WakeupSignal,
@@ -45,98 +43,6 @@ struct Inner {
 }
 
 impl SqliteStore {
-    /// Creates a store in the database of a pool, with the default options.
-    ///
-    /// Appends happen in transactions of this pool. All work of relays runs on four connections of
-    /// the store's own to the same file. They are opened when they are first needed with the pool's
-    /// options, so that neither waits for the other's connections. A pool of a `:memory:` database
-    /// can't have such: there the pool serves for everything, and [`in_memory`](Self::in_memory) is
-    /// the better choice.
-    #[must_use]
-    pub fn new(pool: SqlitePool) -> Self {
-        Self::of(Pools::beside(pool, None), SqliteOptions::default())
-    }
-
-    /// Like [`new`](Self::new), with options. `busy_timeout` applies to the store's own
-    /// connections; those of the pool keep theirs.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`](StoreErrorKind::Invalid) with every [problem with the
-    /// options](SqliteOptions::problems).
-    pub fn with_options(pool: SqlitePool, options: SqliteOptions) -> Result<Self, StoreError> {
-        refuse("open", &options.problems())?;
-        let pools = Pools::beside(pool, Some(&options));
-        Ok(Self::of(pools, options))
-    }
-
-    /// Opens a store in a file, which is created if it does not exist, with the default options.
-    /// `:memory:` is [`in_memory`](Self::in_memory), except for the tables:
-    /// [`migrate`](Store::migrate) creates them.
-    ///
-    /// # Errors
-    ///
-    /// `Unavailable` for a file that can't be opened; `Other` for one that is not a database.
-    pub async fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
-        Self::open_with(path, SqliteOptions::default()).await
-    }
-
-    /// Like [`open`](Self::open), with options.
-    ///
-    /// # Errors
-    ///
-    /// The same as of `open`, and `Invalid` with every problem with the options.
-    pub async fn open_with(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
-        refuse("open", &options.problems())?;
-        Ok(Self::of(Pools::open(path.as_ref(), &options).await?, options))
-    }
-
-    /// Like [`open`](Self::open), for a URL: `sqlite://path/to/file.db`, relative or absolute;
-    /// `sqlite::memory:` is [`in_memory`](Self::in_memory).
-    ///
-    /// # Errors
-    ///
-    /// The same as of `open`, and `Invalid` for an invalid URL.
-    pub async fn connect(url: &str) -> Result<Self, StoreError> {
-        Self::connect_with(url, SqliteOptions::default()).await
-    }
-
-    /// Like [`connect`](Self::connect), with options.
-    ///
-    /// # Errors
-    ///
-    /// The same as of `connect`, and `Invalid` with every problem with the options.
-    pub async fn connect_with(url: &str, options: SqliteOptions) -> Result<Self, StoreError> {
-        refuse("open", &options.problems())?;
-        Ok(Self::of(Pools::connect(url, &options).await?, options))
-    }
-
-    /// Creates a database of this process alone, for tests and experiments. It is migrated, and
-    /// deleted with the last clone of the store and of its [`pool`](Self::pool).
-    ///
-    /// It is really a file in the system's temporary directory, never synced to the disk. A
-    /// database that SQLite keeps in memory blocks readers while a writer is active, so that a
-    /// relay could not work beside the user. A process that is killed leaves the file.
-    ///
-    /// # Errors
-    ///
-    /// `Unavailable` if there is no writable directory for temporary files.
-    pub async fn in_memory() -> Result<Self, StoreError> {
-        Self::in_memory_with(SqliteOptions::default()).await
-    }
-
-    /// Like [`in_memory`](Self::in_memory), with options.
-    ///
-    /// # Errors
-    ///
-    /// The same as of `in_memory`, and `Invalid` with every problem with the options.
-    pub async fn in_memory_with(options: SqliteOptions) -> Result<Self, StoreError> {
-        refuse("open", &options.problems())?;
-        let store = Self::of(Pools::temporary(&options).await?, options);
-        store.migrate().await?;
-        Ok(store)
-    }
-
     /// Returns a handle whose operations another actor performs.
     pub(crate) fn with_actor(&self, actor: Actor) -> Self {
         Self { actor, ..self.clone() }
@@ -146,7 +52,7 @@ impl SqliteStore {
         &self.actor
     }
 
-    fn of(pools: Pools, options: SqliteOptions) -> Self {
+    pub(crate) fn of(pools: Pools, options: SqliteOptions) -> Self {
         let (wakeup_signal, looks, seat) = (WakeupSignal::new(), Arc::default(), Arc::default());
         let inner = Inner { pools, wakeup_signal, looks, seat, options };
         Self { inner: Arc::new(inner), actor: Actor::default() }
