@@ -174,6 +174,11 @@ impl Raw {
         self.get(field).and_then(Bson::as_str).ok_or_else(|| format!("its {field} is not a string"))
     }
 
+    /// Returns the name of the row in the hot collection.
+    pub(crate) fn name(&self) -> Option<&Bson> {
+        self.document.get("_id")
+    }
+
     /// Returns the position of the row.
     pub(crate) fn position(&self) -> Position {
         Position(self.integer("position").unwrap_or_default())

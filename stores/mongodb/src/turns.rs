@@ -1,8 +1,9 @@
 //! Turns: which messages are behind others of their keys that wait for the consumer.
 //!
 //! Nothing in the hot collection leads from a key to its messages but a walk along the route: an
-//! index would cost every writer. So a batch walks once for all of its keys, and no further than to
-//! the last of its own messages, where these wait themselves.
+//! index would cost every writer. So a batch walks once for all of its keys, from the front, and
+//! continues each page where the one before ended. A page has room for as many messages as are not
+//! found yet, so it ends with the last of these at the latest, where they wait themselves.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
@@ -18,8 +19,12 @@ use crate::fetch::{key_names, range};
 use crate::keys::name as key_name;
 use crate::row::{Raw, ids, message_id};
 
-/// Maximum number of waiting messages that are read beyond those that are asked about.
-const MAX_OTHERS: usize = 1_000;
+/// Number of pages after which the end of the walk is looked up: these were full of messages that
+/// are handled, and not settled yet.
+const SHORT_PAGES: usize = 2;
+
+/// Maximum number of messages in each page after that.
+const LONG_PAGE: usize = 1_000;
 
 /// Maximum number of messages of one key that are read at once for the first that is not handled,
 /// behind the very first one.
@@ -38,11 +43,13 @@ pub(crate) struct Turns<'a> {
     inbox: Inbox<'a>,
     /// Keys that are failing or held: their messages are looked up one by one.
     failing: BTreeSet<KeyId>,
-    /// Messages of the other keys in the hot collection that are not handled, in order.
+    /// Messages of the other keys in the hot collection that are not handled, in order: all that
+    /// wait in front of the last one of the batch, or the first at least.
     hot: BTreeMap<KeyId, VecDeque<MessageId>>,
-    /// True if more may wait than were read.
-    is_cut: bool,
 }
+
+/// Messages that are to be found yet, by key.
+type Open = BTreeMap<KeyId, HashSet<MessageId>>;
 
 impl<'a> Turns<'a> {
     /// Reads what waits of the keys of these messages, none of which is handled.
@@ -54,63 +61,53 @@ impl<'a> Turns<'a> {
         let keys: BTreeSet<KeyId> = messages.iter().map(|message| message.key_id()).collect();
         let names: Vec<Document> = keys.iter().map(|key| key_name(inbox.route.as_str(), key)).collect();
         let failing = key_names(inbox.database, session, doc! { "_id": { "$in": names } }, 0).await?;
-        let mut turns = Self { inbox, failing, hot: BTreeMap::new(), is_cut: false };
-        // Nothing in the hot collection is ordered with a message that has no key.
-        let keyed = |message: &&&Message| message.key.is_some() && !turns.failing.contains(&message.key_id());
-        let messages: Vec<&Message> = messages.iter().filter(keyed).copied().collect();
-        if messages.is_empty() {
-            return Ok(turns);
+        let mut turns = Self { inbox, failing, hot: BTreeMap::new() };
+        let mut open = Open::new();
+        for message in messages {
+            let key = message.key_id();
+            // Nothing in the hot collection is ordered with a message that has no key.
+            if message.key.is_some() && !turns.failing.contains(&key) {
+                open.entry(key).or_default().insert(message.id);
+            }
         }
-        let until = inbox.last_of(session, &messages).await?;
-        turns.read_hot(session, &messages, until.unwrap_or(Position::END)).await?;
-        if until.is_some() && !messages.iter().all(|message| turns.has(message)) {
-            turns.read_hot(session, &messages, Position::END).await?;
-        }
+        turns.read_hot(session, open).await?;
         Ok(turns)
     }
 
-    fn has(&self, message: &Message) -> bool {
-        self.hot.get(&message.key_id()).is_some_and(|waiting| waiting.contains(&message.id))
-    }
-
-    async fn read_hot(
-        &mut self,
-        session: &mut ClientSession,
-        messages: &[&Message],
-        until: Position,
-    ) -> Result<(), Failed> {
-        let mut keys: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-        for message in messages {
-            let key = message.key.as_ref().map(|key| key.as_str());
-            keys.entry(message.topic.as_str()).or_default().extend(key);
-        }
-        let of_topic = |(topic, keys): (&str, BTreeSet<&str>)| {
-            doc! { "topic": topic, "key": { "$in": Vec::from_iter(keys) } }
-        };
-        let keys: Vec<Document> = keys.into_iter().map(of_topic).collect();
-        let most = messages.len() + MAX_OTHERS;
-        let mut cursor = self
-            .inbox
-            .database
-            .messages()
-            .find(doc! { "_id": range(self.inbox.route.as_str(), Position::START, until), "$or": keys })
-            .sort(doc! { "_id": 1 })
-            .projection(doc! { "topic": 1, "key": 1 })
-            .limit(i64::try_from(most).unwrap_or(i64::MAX))
-            .session(&mut *session)
-            .await?;
-        let (mut read, mut waiting) = (0, Vec::new());
-        while let Some(row) = cursor.next(session).await {
-            let row = Raw::new(row?);
-            read += 1;
-            waiting.extend(row.id().map(|id| (row.key_id(), id)));
-        }
-        self.is_cut = read >= most;
-        let ids: Vec<MessageId> = waiting.iter().map(|(_, id)| *id).collect();
-        let handled = noted(self.inbox.database, session, self.inbox.consumer, &ids).await?;
-        self.hot.clear();
-        for (key, id) in waiting.into_iter().filter(|(_, id)| !handled.contains(id)) {
-            self.hot.entry(key).or_default().push_back(id);
+    async fn read_hot(&mut self, session: &mut ClientSession, mut open: Open) -> Result<(), Failed> {
+        let batch: HashSet<MessageId> = open.values().flatten().copied().collect();
+        let mut names = range(self.inbox.route.as_str(), Position::START, Position::END);
+        for page in 0.. {
+            let missing: usize = open.values().map(HashSet::len).sum();
+            if missing == 0 {
+                break;
+            }
+            if page == SHORT_PAGES
+                && let Some(last) = self.inbox.last_of(session, &names, &open).await?
+            {
+                names.remove("$lt");
+                names.insert("$lte", last);
+            }
+            let limit = if page < SHORT_PAGES { missing } else { LONG_PAGE };
+            let rows = self.inbox.page(session, &names, (&open, limit)).await?;
+            let ids: Vec<MessageId> = rows.iter().filter_map(Raw::id).collect();
+            let handled = noted(self.inbox.database, session, self.inbox.consumer, &ids).await?;
+            for row in &rows {
+                let Some(id) = row.id().filter(|id| !handled.contains(id)) else { continue };
+                let key = row.key_id();
+                let is_found = open.get_mut(&key).is_some_and(|missing| {
+                    missing.remove(&id);
+                    missing.is_empty()
+                });
+                // Behind one that is not of the batch, all others of its key are out of turn.
+                if is_found || !batch.contains(&id) {
+                    open.remove(&key);
+                }
+                self.hot.entry(key).or_default().push_back(id);
+            }
+            let Some(last) = rows.last().filter(|_| rows.len() == limit).and_then(Raw::name) else { break };
+            names.remove("$gte");
+            names.insert("$gt", last.clone());
         }
         Ok(())
     }
@@ -131,43 +128,66 @@ impl<'a> Turns<'a> {
         while waiting.front().is_some_and(|first| noted.contains(first)) {
             waiting.pop_front();
         }
-        match waiting.front() {
-            Some(first) => Ok(*first != message.id),
-            None if self.is_cut => self.inbox.is_behind(session, message, noted).await,
-            None => Ok(false),
-        }
+        Ok(waiting.front().is_some_and(|first| *first != message.id))
     }
 }
 
 impl Inbox<'_> {
-    /// Returns the last position of these messages in the hot collection. None: not all of them
-    /// wait there.
+    /// Returns the first messages of these keys in a range of names.
+    async fn page(
+        self,
+        session: &mut ClientSession,
+        names: &Document,
+        (open, limit): (&Open, usize),
+    ) -> Result<Vec<Raw>, Failed> {
+        let mut keys: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for key in open.keys() {
+            keys.entry(key.topic.as_str()).or_default().push(key.key.as_str());
+        }
+        let of_topic = |(topic, keys): (&str, Vec<&str>)| doc! { "topic": topic, "key": { "$in": keys } };
+        let keys: Vec<Document> = keys.into_iter().map(of_topic).collect();
+        let filter = doc! { "_id": names, "$or": keys };
+        self.find(session, filter, doc! { "topic": 1, "key": 1 }, limit).await
+    }
+
+    /// Returns the name of the last one of these messages in a range of names. None: not all of
+    /// them are there.
     async fn last_of(
         self,
         session: &mut ClientSession,
-        messages: &[&Message],
-    ) -> Result<Option<Position>, Failed> {
-        let mut missing: HashSet<MessageId> = messages.iter().map(|message| message.id).collect();
-        let names: Vec<Bson> = missing.iter().flat_map(|id| ids(*id)).collect();
-        let all = range(self.route.as_str(), Position::START, Position::END);
+        names: &Document,
+        open: &Open,
+    ) -> Result<Option<Bson>, Failed> {
+        let missing: Vec<MessageId> = open.values().flatten().copied().collect();
+        let wanted: Vec<Bson> = missing.iter().flat_map(|id| ids(*id)).collect();
+        let filter = doc! { "_id": names, "_id.id": { "$in": wanted } };
+        let rows = self.find(session, filter, doc! { "_id": 1 }, missing.len()).await?;
+        let found: HashSet<MessageId> = rows.iter().filter_map(Raw::id).collect();
+        Ok(rows.last().filter(|_| found.len() == missing.len()).and_then(Raw::name).cloned())
+    }
+
+    /// Returns the first documents of the hot collection, in the order of their names.
+    async fn find(
+        self,
+        session: &mut ClientSession,
+        filter: Document,
+        fields: Document,
+        limit: usize,
+    ) -> Result<Vec<Raw>, Failed> {
         let mut cursor = self
             .database
             .messages()
-            .find(doc! { "_id": all, "_id.id": { "$in": names } })
+            .find(filter)
             .sort(doc! { "_id": 1 })
-            .projection(doc! { "_id": 1 })
-            .limit(i64::try_from(missing.len()).unwrap_or(i64::MAX))
+            .projection(fields)
+            .limit(i64::try_from(limit).unwrap_or(i64::MAX))
             .session(&mut *session)
             .await?;
-        let mut last = None;
+        let mut rows = Vec::new();
         while let Some(row) = cursor.next(session).await {
-            let row = Raw::new(row?);
-            last = Some(row.position());
-            if let Some(id) = row.id() {
-                missing.remove(&id);
-            }
+            rows.push(Raw::new(row?));
         }
-        Ok(last.filter(|_| missing.is_empty()))
+        Ok(rows)
     }
 
     /// Looks a message up by itself, among those that are parked, and then in the hot collection.

@@ -15,6 +15,7 @@ use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
 use crate::sql::Statements;
+use crate::store::PostgresStore;
 
 /// Interval between checks that found nothing.
 const EVERY: Duration = Duration::from_secs(30);
@@ -23,7 +24,7 @@ const REST: u32 = 50;
 /// Time limit of a check: figures wait for it.
 pub(crate) const MOST: Duration = Duration::from_secs(2);
 /// Value for no position.
-pub(crate) const NONE: i64 = i64::MAX;
+const NONE: i64 = i64::MAX;
 /// Maximum number of scanned rows of other routes, as a multiple of the counting limit.
 const WALKED: i64 = 10;
 
@@ -40,15 +41,35 @@ struct Look {
 }
 
 impl Below {
+    /// Returns the lowest known position below the marks of a route. Not on the connection of
+    /// figures: a check may take long.
+    pub(crate) async fn lowest(&self, store: &PostgresStore, route: &Route) -> i64 {
+        if let Some(lowest) = self.known(route) {
+            return lowest;
+        }
+        let (began, limit) = (Instant::now(), store.options().counting_limit);
+        let look = async |connection: &mut PgConnection| {
+            lowest(connection, store.sql(), route.as_str(), limit).await
+        };
+        match tokio::time::timeout(MOST, store.on("backlog", &store.lines().browsing, look)).await {
+            Ok(Ok((lowest, _))) => self.came_through(route, lowest, began.elapsed()),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "the check for messages below the saved mark failed");
+                self.failed(route)
+            }
+            Err(_) => self.failed(route),
+        }
+    }
+
     /// Returns the lowest position known to stand below the marks of a route. None: a check is due.
-    pub(crate) fn known(&self, route: &Route) -> Option<i64> {
+    fn known(&self, route: &Route) -> Option<i64> {
         let looks = self.looks();
         looks.get(route).filter(|look| Instant::now() < look.next).map(|look| look.lowest)
     }
 
     /// Records the result of a check. After a find the next check is due at once, because found
     /// messages get delivered.
-    pub(crate) fn came_through(&self, route: &Route, lowest: i64, took: Duration) -> i64 {
+    fn came_through(&self, route: &Route, lowest: i64, took: Duration) -> i64 {
         let pause = if lowest == NONE { EVERY.max(took.saturating_mul(REST)) } else { took };
         self.looks().insert(route.clone(), Look { next: Instant::now() + pause, pause, lowest });
         lowest
@@ -56,7 +77,7 @@ impl Below {
 
     /// Records that a check failed, or took too long: its last result stays, and the next check is
     /// delayed ever longer.
-    pub(crate) fn failed(&self, route: &Route) -> i64 {
+    fn failed(&self, route: &Route) -> i64 {
         let mut looks = self.looks();
         let (pause, lowest) =
             looks.get(route).map_or((EVERY, NONE), |look| (look.pause.max(EVERY), look.lowest));

@@ -17,7 +17,7 @@ use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 use uuid::Uuid;
 
-use crate::below::{self, Below};
+use crate::below::Below;
 use crate::config::PostgresOptions;
 use crate::error::{idled_out, is_sound, store_error};
 use crate::line::Line;
@@ -223,27 +223,6 @@ impl PostgresStore {
         }
     }
 
-    /// Returns the lowest known position below the marks of a route. Not on the connection of
-    /// figures: a check may take long.
-    async fn below(&self, route: &Route) -> i64 {
-        let below = &self.inner.below;
-        if let Some(lowest) = below.known(route) {
-            return lowest;
-        }
-        let (began, limit) = (Instant::now(), self.options().counting_limit);
-        let look = async |connection: &mut PgConnection| {
-            below::lowest(connection, self.sql(), route.as_str(), limit).await
-        };
-        match tokio::time::timeout(below::MOST, self.on("backlog", &self.lines().browsing, look)).await {
-            Ok(Ok((lowest, _))) => below.came_through(route, lowest, began.elapsed()),
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "the check for messages below the saved mark failed");
-                below.failed(route)
-            }
-            Err(_) => below.failed(route),
-        }
-    }
-
     /// Maintains the partitions of the history at intervals. A failure costs time and space, but no
     /// message: rows go to the default partition.
     async fn turn_history(&self) -> u64 {
@@ -391,7 +370,7 @@ impl Store for PostgresStore {
     }
 
     async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
-        let (limit, below) = (self.options().counting_limit, self.below(route).await);
+        let (limit, below) = (self.options().counting_limit, self.inner.below.lowest(self, route).await);
         let work = async |connection: &mut PgConnection| {
             maintain::backlog(connection, self.sql(), route, limit, below).await
         };
