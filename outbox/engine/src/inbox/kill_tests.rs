@@ -357,7 +357,8 @@ async fn a_supervisor_that_is_killed_leaves_everything_to_the_next_inbox() {
             assert!(!ended.is_finished());
             Part::Supervisor.of(&inbox).iter().for_each(ActorCell::kill);
             within(S, "all parts are over", || is_over(&parts)).await;
-            assert_eq!(ended.await.unwrap(), "inbox inventory: receiving");
+            let ended = tokio::time::timeout(S * 60, ended).await.expect("the end is noticed");
+            assert_eq!(ended.unwrap(), "inbox inventory: receiving");
             let health = inbox.health();
             assert_eq!(health.status, Status::Unhealthy);
             assert!(health.reasons.iter().any(|reason| reason.text.contains("restart it")), "{health:?}");
