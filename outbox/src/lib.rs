@@ -3,9 +3,9 @@
 
 #[doc(inline)]
 pub use outbox_contract::{
-    Admin, AppendError, AppendOptions, Codec, Consumer, DomainEvent, EventKey, Exhausted, Headers, Json, Key,
-    KeyId, Message, MessageId, Outbox, RetryPolicy, Route, Store, StoreError, StoreErrorKind, Timestamp,
-    Topic, Transactional, Transport, admin, async_trait, backend, inbox_route,
+    Admin, AdminExt, AppendError, AppendOptions, Codec, Consumer, DomainEvent, EventKey, Exhausted, Headers,
+    Json, Key, KeyId, Message, MessageId, Outbox, RetryPolicy, Route, Store, StoreError, StoreErrorKind,
+    Timestamp, Topic, Transactional, Transport, admin, async_trait, backend, inbox_route,
 };
 pub use outbox_derive::DomainEvent;
 #[doc(inline)]
@@ -148,7 +148,7 @@ pub mod prelude {
     #[cfg(feature = "sqlite")]
     pub use crate::sqlite::SqliteStore;
     pub use crate::{
-        Admin, Aggregate, AppendOptions, Consumer, DomainEvent, EventHandler, EventLog, Exhausted,
+        Admin, AdminExt, Aggregate, AppendOptions, Consumer, DomainEvent, EventHandler, EventLog, Exhausted,
         HandlerContext, HandlerError, Inbox, InboxHandle, Key, KeyId, Mediator, Message, Outbox, Relay,
         RelayHandle, RetryPolicy, Route, Service, ServiceHandle, Store, Topic, Transactional, Transport,
         UnitOfWork, VersionMismatch, WorkError,

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use outbox_contract::Admin as _;
+use outbox_contract::AdminExt as _;
 use outbox_contract::admin::Filter;
 use outbox_servers::{Missing, OrSkip as _, Redis, RedisServer};
 use outbox_store_sqlite::{SqliteOptions, SqliteStore};

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{Admin, Message, RetryPolicy, Store};
+use outbox_contract::{AdminExt, Message, RetryPolicy, Store};
 use outbox_engine::{HandlerContext, HandlerError, Inbox};
 use outbox_store_sqlite::SqliteStore;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{Message, Outgoing, Route, Transport, inbox_route};
+use outbox_contract::{AdminExt, Message, Outgoing, Route, Transport, inbox_route};
 use outbox_engine::{InboxHandle, RelayHandle};
 use outbox_testkit::{ChaosTransport, Fault, FaultRates};
 use outbox_tests::fresh::Fresh;

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use bytes::Bytes;
-use outbox_contract::Admin as _;
+use outbox_contract::AdminExt as _;
 use outbox_contract::admin::Filter;
 use outbox_servers::Proxy;
 use outbox_tests::record::until;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use outbox_contract::admin::Filter;
 use outbox_contract::{
-    Exhausted, Message, MessageId, Outgoing, RetryPolicy, RetryRule, Route, Store as _, Topic, Transactional,
+    AdminExt, Exhausted, Message, MessageId, Outgoing, RetryPolicy, RetryRule, Route, Store as _, Topic,
+    Transactional,
 };
 use outbox_engine::Relay;
 use outbox_servers::{OrSkip as _, Postgres};

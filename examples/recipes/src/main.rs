@@ -9,7 +9,7 @@ use std::time::Duration;
 use outbox::admin::{Actor, Filter};
 use outbox::inbox::InboxObserver;
 use outbox::prelude::*;
-use outbox::{AppendOptions, MessageId, StoreError, Timestamp, UnknownType, inbox_route};
+use outbox::{AdminExt, AppendOptions, MessageId, StoreError, Timestamp, UnknownType, inbox_route};
 use serde::{Deserialize, Serialize};
 use sqlx::{Sqlite, SqlitePool, Transaction};
 

@@ -4,6 +4,7 @@ mod actor;
 mod archived;
 mod audit;
 mod diagnosis;
+mod ext;
 mod failing_key;
 mod figures;
 mod filter;
@@ -11,25 +12,21 @@ mod hidden;
 mod misplaced;
 mod ownership;
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 
-use crate::backend::Stored;
 use crate::backend::{Archive, KeyOperation, Listed, Steered, View};
 pub use crate::backend::{Requeue, requeued};
-use crate::clock::Timestamp;
 pub use crate::edit::Edit;
 use crate::error::StoreError;
 pub use crate::handled::HandledFilter;
 use crate::id::MessageId;
 pub use crate::id::OutboxId;
-use crate::message::Message;
 use crate::name::{KeyId, Route, Topic};
 pub use actor::Actor;
 pub use archived::{DeadLetter, Past};
 pub use audit::AuditEntry;
 pub use diagnosis::{Diagnosis, DiagnosisKind};
+pub use ext::AdminExt;
 pub use failing_key::FailingKey;
 pub use figures::{Figure, TopicFigures, TopicTally};
 pub use filter::{Filter, MAX_BYTES_PER_CALL, MAX_PER_CALL};
@@ -45,15 +42,7 @@ pub use ownership::{BucketOwner, Ownership, RelayStatus, RouteStatus, RouteTally
 /// return; a canceled or failed one may have taken effect. Any caller may call any of them at any
 /// time, and repeat it.
 ///
-/// Stores implement [`failing_keys`](Self::failing_keys), [`browse`](Self::browse),
-/// [`steer`](Self::steer), [`append_again`](Self::append_again),
-/// [`requeue_edited`](Self::requeue_edited), [`purge`](Self::purge),
-/// [`set_paused`](Self::set_paused), [`cancel_scheduled`](Self::cancel_scheduled),
-/// [`identity`](Self::identity), [`renew_identity`](Self::renew_identity),
-/// [`count_handled`](Self::count_handled), [`forget`](Self::forget),
-/// [`acting_as`](Self::acting_as), [`audit`](Self::audit), [`ownership`](Self::ownership),
-/// [`routes`](Self::routes) and [`topics`](Self::topics). The other methods call these, under the
-/// names that operators use.
+/// [`AdminExt`] adds operations under the names that operators use, which call these.
 ///
 /// Each operation that changes something writes an [`AuditEntry`] in its own transaction, under the
 /// name of the [`Actor`] of this handle: by default [`Actor::process`].
@@ -61,7 +50,7 @@ pub use ownership::{BucketOwner, Ownership, RelayStatus, RouteStatus, RouteTally
 /// ```
 /// # extern crate outbox_contract as outbox;
 /// use outbox::admin::{Actor, Filter};
-/// use outbox::{Admin, StoreError};
+/// use outbox::{Admin, AdminExt, StoreError};
 ///
 /// /// Releases all failing keys, on behalf of a user.
 /// async fn release_all(store: &impl Admin, user: &str) -> Result<(), StoreError> {
@@ -79,21 +68,21 @@ pub trait Admin: Send + Sync {
 
     /// Lists messages of a view, in its order.
     ///
-    /// [`waiting`](Self::waiting), [`parked`](Self::parked), [`dead_letters`](Self::dead_letters),
-    /// [`history`](Self::history) and [`scheduled`](Self::scheduled) each show one view.
+    /// [`waiting`](AdminExt::waiting), [`parked`](AdminExt::parked), [`dead_letters`](AdminExt::dead_letters),
+    /// [`history`](AdminExt::history) and [`scheduled`](AdminExt::scheduled) each show one view.
     async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError>;
 
-    /// Changes a key: [`hold`](Self::hold), [`release`](Self::release), [`skip`](Self::skip) or
-    /// [`discard`](Self::discard).
+    /// Changes a key: [`hold`](AdminExt::hold), [`release`](AdminExt::release), [`skip`](AdminExt::skip) or
+    /// [`discard`](AdminExt::discard).
     async fn steer(&self, route: &Route, key: &KeyId, operation: KeyOperation)
     -> Result<Steered, StoreError>;
 
-    /// Appends archived messages again: [`requeue`](Self::requeue) or [`replay`](Self::replay).
+    /// Appends archived messages again: [`requeue`](AdminExt::requeue) or [`replay`](AdminExt::replay).
     /// Returns their number.
     async fn append_again(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError>;
 
     /// Corrects the oldest dead letter that the filter selects, and appends it as
-    /// [`requeue`](Self::requeue) does: at the end of the key that it now has. Its id stays, unless
+    /// [`requeue`](AdminExt::requeue) does: at the end of the key that it now has. Its id stays, unless
     /// the correction replaces it. Returns the appended message's id; `None` if the filter selects
     /// no dead letter.
     ///
@@ -107,7 +96,7 @@ pub trait Admin: Send + Sync {
     /// to bound their number, call this regularly, with `before`.
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError>;
 
-    /// Begins or ends a pause: [`pause`](Self::pause) or [`resume`](Self::resume).
+    /// Begins or ends a pause: [`pause`](AdminExt::pause) or [`resume`](AdminExt::resume).
     async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError>;
 
     /// Removes scheduled messages before they are due. Returns the number removed.
@@ -134,7 +123,7 @@ pub trait Admin: Send + Sync {
     /// [`MAX_PER_CALL`]. Returns their number; repeat the call until it returns 0.
     ///
     /// Only the ids are removed. The effects of the handler stay, and nothing is delivered again by
-    /// this alone. A forgotten message that arrives again ([replayed](Self::replay), or from a
+    /// this alone. A forgotten message that arrives again ([replayed](AdminExt::replay), or from a
     /// broker that still has it) is new to the consumer: its handler runs once more, and its id is
     /// recorded again. It takes its turn like every other message of its key: behind those that
     /// wait in the store for this consumer, and at once where none waits, whichever later messages
@@ -194,117 +183,5 @@ pub trait Admin: Send + Sync {
     /// The provided method finds nothing, for stores without files.
     async fn diagnose(&self) -> Result<Vec<Diagnosis>, StoreError> {
         Ok(Vec::new())
-    }
-
-    /// Lists messages to publish, neither parked nor scheduled, in the order of their positions:
-    /// about the order in which they were appended. A store looks at a bounded number of messages
-    /// from the beginning, or from the end for the newest, at least 10,000: what a filter selects
-    /// beyond that is not found.
-    async fn waiting(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
-        self.browse(View::Waiting, filter).await
-    }
-
-    /// Lists messages parked behind failing keys, key by key, in the order of their delivery.
-    async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {
-        let listed = self.browse(View::Parked, filter).await?;
-        Ok(listed.into_iter().map(|listed| listed.stored).collect())
-    }
-
-    /// Lists dead letters, the oldest first.
-    async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError> {
-        let listed = self.browse(View::DeadLetters, filter).await?;
-        Ok(listed.into_iter().map(DeadLetter::from).collect())
-    }
-
-    /// Lists delivered messages, the oldest first. Empty if the store keeps no history.
-    async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError> {
-        let listed = self.browse(View::History, filter).await?;
-        Ok(listed.into_iter().map(Past::from).collect())
-    }
-
-    /// Lists scheduled messages that are not due yet, each with its due time, the next due first.
-    async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
-        let listed = self.browse(View::Scheduled, filter).await?;
-        Ok(listed.into_iter().map(|listed| (listed.at, listed.stored.message.clone())).collect())
-    }
-
-    /// Holds a key: the store parks its messages from now on, until an operator releases it.
-    /// Messages of the key that a relay has in flight may still be delivered.
-    async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.steer(route, key, KeyOperation::Hold).await.map(drop)
-    }
-
-    /// Lets a held or failing key retry now, with its attempts reset to 0.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`](crate::StoreErrorKind::Invalid) if the key is neither held nor failing. `skip`
-    /// and `discard` return the same.
-    async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.steer(route, key, KeyOperation::Release).await.map(drop)
-    }
-
-    /// Makes the first parked message of a key a dead letter (`skipped`); the key then tries the
-    /// next message immediately. Returns `None` if no message is parked.
-    async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
-        Ok(self.steer(route, key, KeyOperation::Skip).await?.skipped)
-    }
-
-    /// Makes every parked message of a key a dead letter (`discarded`) and lets the key flow again.
-    /// Returns their number.
-    async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        Ok(self.steer(route, key, KeyOperation::Discard).await?.buried)
-    }
-
-    /// Appends dead letters again, each at the end of its key, in their old order, with their old
-    /// ids. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`](crate::StoreErrorKind::Invalid) if the database refuses some of them, because
-    /// they are no messages or break a check. All others were requeued. The error says how many,
-    /// and names the refused ones with column and rule. They stay dead letters.
-    async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.append_again(Archive::DeadLetters, filter).await
-    }
-
-    /// Appends delivered messages of the history again, each at the end of its key, in their old
-    /// order, with their old ids. An inbox that still knows the id drops the message; a new
-    /// consumer handles it. Returns their number.
-    ///
-    /// The messages stay in the history. To replay more than one call can take, skip what earlier
-    /// calls replayed, until a call returns 0. `before` excludes messages delivered in the
-    /// meantime, and with them the replayed ones. `since` excludes messages that expire and are
-    /// removed in the meantime:
-    ///
-    /// ```
-    /// # extern crate outbox_contract as outbox;
-    /// # use outbox::{Admin, StoreError, Timestamp};
-    /// # use outbox::admin::Filter;
-    /// # async fn replay(store: impl Admin, since: Timestamp, before: Timestamp) -> Result<(), StoreError> {
-    /// let mut filter = Filter { since: Some(since), before: Some(before), ..Filter::all_routes() };
-    /// loop {
-    ///     let replayed = store.replay(&filter).await?;
-    ///     if replayed == 0 {
-    ///         break;
-    ///     }
-    ///     filter.offset += usize::try_from(replayed).unwrap_or(usize::MAX);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.append_again(Archive::History, filter).await
-    }
-
-    /// Pauses publishing of a route, or of one of its topics, on every relay, from the relay's next
-    /// heartbeat on. No message is lost, and no attempt is counted.
-    async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
-        self.set_paused(route, topic, true).await
-    }
-
-    /// Ends a pause. Resuming a topic does not end a pause of the whole route.
-    async fn resume(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
-        self.set_paused(route, topic, false).await
     }
 }

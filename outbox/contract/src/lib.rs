@@ -22,7 +22,7 @@ mod options;
 pub mod retry;
 mod writer;
 
-pub use admin::Admin;
+pub use admin::{Admin, AdminExt};
 pub use async_trait::async_trait;
 pub use backend::{Store, Transactional, Transport, inbox_route};
 pub use bytes::Bytes;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use outbox::admin::{FailingKey, Filter, MAX_PER_CALL};
 use outbox::backend::{KeyOperation, Listed, View};
-use outbox::{Admin, KeyId, MessageId, Route, StoreErrorKind, Topic};
+use outbox::{Admin, AdminExt, KeyId, MessageId, Route, StoreErrorKind, Topic};
 
 use crate::format::{count, number};
 use crate::operation::Operation;

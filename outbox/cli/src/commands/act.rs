@@ -5,7 +5,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use outbox::admin::{Filter, MAX_PER_CALL};
 use outbox::backend::{Listed, View};
-use outbox::{Admin, MessageId};
+use outbox::{Admin, AdminExt, MessageId};
 use serde_json::json;
 
 use crate::app::{App, count};

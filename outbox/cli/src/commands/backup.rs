@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use outbox::admin::{AuditEntry, Filter, MAX_PER_CALL, Misplaced, Ownership, RelayStatus};
-use outbox::{Admin, Route, Store, Timestamp};
+use outbox::{Admin, AdminExt, Route, Store, Timestamp};
 use serde_json::{Value, json};
 
 use crate::app::{App, count};

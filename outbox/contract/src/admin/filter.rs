@@ -1,7 +1,7 @@
 //! A selection of messages or keys.
 
 #[cfg(doc)]
-use super::Admin;
+use super::{Admin, AdminExt};
 use crate::clock::Timestamp;
 use crate::id::MessageId;
 use crate::name::{self, Key, NameError, Route, Topic};
@@ -49,7 +49,7 @@ pub struct Filter {
     /// Maximum number of results, oldest first; 0 selects none. `None` or a larger value:
     /// [`MAX_PER_CALL`].
     pub limit: Option<usize>,
-    /// Number of results to skip, for [`replay`](Admin::replay) and for paging. Page until a page
+    /// Number of results to skip, for [`replay`](AdminExt::replay) and for paging. Page until a page
     /// is empty: a page with fewer than `limit` results may have reached its size limit,
     /// [`MAX_BYTES_PER_CALL`]. `requeue` and `purge` remove what they find, so they ignore
     /// `offset` and begin with the oldest that remains.

@@ -177,8 +177,8 @@ macro_rules! calls {
             )*
         }
 
-        // The other methods of `Admin` call these.
         #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
         impl<L: StoreLayer> Admin for L {
             fn acting_as(&self, actor: Actor) -> Box<dyn Admin + '_> {
                 StoreLayer::acting_as(self, actor)
@@ -192,6 +192,7 @@ macro_rules! calls {
         }
 
         #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
         impl<L: StoreLayer + ?Sized> Admin for Acting<'_, L> {
             fn acting_as(&self, actor: Actor) -> Box<dyn Admin + '_> {
                 self.layer.acting_as(actor)
@@ -231,6 +232,7 @@ macro_rules! calls {
         }
 
         #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
         impl<S: Admin + ?Sized> Admin for Arc<S> {
             fn acting_as(&self, actor: Actor) -> Box<dyn Admin + '_> {
                 (**self).acting_as(actor)

@@ -102,13 +102,13 @@ impl From<Listed> for Past {
 /// Operation on a key, for [`steer`](crate::Admin::steer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyOperation {
-    /// Holds the key: see [`Admin::hold`](crate::Admin::hold).
+    /// Holds the key: see [`AdminExt::hold`](crate::AdminExt::hold).
     Hold,
-    /// Lets the key retry now: see [`Admin::release`](crate::Admin::release).
+    /// Lets the key retry now: see [`AdminExt::release`](crate::AdminExt::release).
     Release,
-    /// Buries the first parked message: see [`Admin::skip`](crate::Admin::skip).
+    /// Buries the first parked message: see [`AdminExt::skip`](crate::AdminExt::skip).
     Skip,
-    /// Buries every parked message: see [`Admin::discard`](crate::Admin::discard).
+    /// Buries every parked message: see [`AdminExt::discard`](crate::AdminExt::discard).
     Discard,
 }
 
@@ -156,9 +156,9 @@ impl Steered {
 /// appends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Archive {
-    /// Dead letters, which leave the archive: see [`Admin::requeue`](crate::Admin::requeue).
+    /// Dead letters, which leave the archive: see [`AdminExt::requeue`](crate::AdminExt::requeue).
     DeadLetters,
-    /// Delivered messages, which stay in the history: see [`Admin::replay`](crate::Admin::replay).
+    /// Delivered messages, which stay in the history: see [`AdminExt::replay`](crate::AdminExt::replay).
     History,
 }
 

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::routing::get;
 use outbox::memory::MemoryTransport;
 use outbox::relay::ReasonKind;
-use outbox::{Admin, Relay, Store};
+use outbox::{AdminExt, Relay, Store};
 
 use crate::world::{Browser, World};
 

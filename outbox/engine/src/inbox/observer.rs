@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use outbox_contract::backend::{Backlog, Lag, Problem};
-use outbox_contract::{Consumer, Route, Store, StoreError};
+use outbox_contract::{AdminExt, Consumer, Route, Store, StoreError};
 use ractor::{ActorCell, ActorRef};
 
 use super::context::Context;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use outbox_contract::admin::Actor;
 use outbox_contract::backend::{KeyTransition, Step};
-use outbox_contract::{Failure, Topic};
+use outbox_contract::{AdminExt, Failure, Topic};
 use ractor::{ActorProcessingErr, ActorRef};
 
 use super::context::{Context, in_time};

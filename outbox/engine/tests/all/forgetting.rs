@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outbox_contract::admin::{Filter, HandledFilter};
-use outbox_contract::{Admin, Message, Outgoing, Transactional};
+use outbox_contract::{Admin, AdminExt, Message, Outgoing, Transactional};
 use outbox_engine::{HandlerContext, HandlerError, Service, ServiceHandle};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::eventually;

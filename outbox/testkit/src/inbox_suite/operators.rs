@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{Admin, Exhausted, Message, RetryPolicy};
+use outbox_contract::{AdminExt, Exhausted, Message, RetryPolicy};
 use outbox_engine::InboxHandle;
 
 use super::InboxHarness;

@@ -1,7 +1,7 @@
 //! Pauses of a consumer, or of one of its topics, by an operator: its messages wait, nothing is
 //! lost, and the rest flows.
 
-use outbox_contract::{Admin, Message, Topic};
+use outbox_contract::{AdminExt, Message, Topic};
 use outbox_engine::InboxHandle;
 
 use super::InboxHarness;

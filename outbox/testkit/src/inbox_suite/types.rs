@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::Undecodable;
-use outbox_contract::{Admin, Bytes};
+use outbox_contract::{AdminExt, Bytes};
 use outbox_engine::{HandlerFailure, HandlerOptions, InboxBuilder, UnknownType};
 
 use super::InboxHarness;

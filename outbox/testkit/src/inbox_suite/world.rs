@@ -9,7 +9,7 @@ use futures_util::future::{BoxFuture, join_all};
 use outbox_contract::admin::{DeadLetter, FailingKey, Filter};
 use outbox_contract::backend::{Backlog, Clock};
 use outbox_contract::{
-    Admin, Consumer, KeyId, Message, MessageId, RetryPolicy, Route, Store, Timestamp, inbox_route,
+    Admin, AdminExt, Consumer, KeyId, Message, MessageId, RetryPolicy, Route, Store, Timestamp, inbox_route,
 };
 use outbox_engine::{
     HandlerContext, HandlerError, HandlerFailure, Inbox, InboxBuilder, InboxHandle, MessageHandler, Mode,

@@ -5,7 +5,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use outbox_contract::admin::{Actor, AuditEntry, Edit, Filter};
 use outbox_contract::backend::Transitioned;
-use outbox_contract::{Admin, KeyId, MessageId, Outgoing, Store, StoreErrorKind, Timestamp, Transactional};
+use outbox_contract::{
+    Admin, AdminExt, KeyId, MessageId, Outgoing, Store, StoreErrorKind, Timestamp, Transactional,
+};
 
 use super::StoreHarness;
 use super::support::{

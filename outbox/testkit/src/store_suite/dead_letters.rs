@@ -2,7 +2,8 @@
 
 use outbox_contract::admin::{Edit, Filter};
 use outbox_contract::{
-    Admin, Headers, Key, KeyId, MessageId, Outgoing, Store, StoreErrorKind, Timestamp, Transactional,
+    Admin, AdminExt, Headers, Key, KeyId, MessageId, Outgoing, Store, StoreErrorKind, Timestamp,
+    Transactional,
 };
 
 use super::StoreHarness;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use outbox_contract::admin::{FailingKey, Filter};
 use outbox_contract::backend::{DueKey, FetchedRow, RowId, Step, Stored, Then, Transitioned};
-use outbox_contract::{Admin, KeyId, Message, MessageId, Store};
+use outbox_contract::{AdminExt, KeyId, Message, MessageId, Store};
 
 use super::StoreHarness;
 use super::support::{

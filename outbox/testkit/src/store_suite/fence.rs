@@ -8,7 +8,7 @@ use outbox_contract::backend::{
     BucketSet, Committed, Dedup, Epoch, KeyTransition, RelayId, Step, Stored, Then, Transitioned,
 };
 use outbox_contract::{
-    Admin, Consumer, KeyId, MessageId, Outgoing, Route, Store, Transactional, inbox_route,
+    Admin, AdminExt, Consumer, KeyId, MessageId, Outgoing, Route, Store, Transactional, inbox_route,
 };
 
 use super::StoreHarness;

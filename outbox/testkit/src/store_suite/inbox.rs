@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use outbox_contract::backend::{Committed, Dedup};
 use outbox_contract::{
-    Admin, Consumer, Message, Outgoing, StoreError, StoreErrorKind, Transactional, inbox_route,
+    AdminExt, Consumer, Message, Outgoing, StoreError, StoreErrorKind, Transactional, inbox_route,
 };
 
 use super::StoreHarness;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outbox_contract::backend::{BUCKETS, Bucket, BucketSet, Epoch, Lease, Ordering, Position};
-use outbox_contract::{Admin, Store};
+use outbox_contract::{AdminExt, Store};
 
 use super::StoreHarness;
 use super::support::{

@@ -2,7 +2,9 @@
 
 use outbox_contract::admin::{FailingKey, Filter};
 use outbox_contract::backend::{FetchedRow, RowId, Step, Then, View};
-use outbox_contract::{Admin, KeyId, MessageId, Outgoing, Store, StoreErrorKind, Timestamp, Transactional};
+use outbox_contract::{
+    Admin, AdminExt, KeyId, MessageId, Outgoing, Store, StoreErrorKind, Timestamp, Transactional,
+};
 
 use super::StoreHarness;
 use super::support::{

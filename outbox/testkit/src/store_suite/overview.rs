@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outbox_contract::admin::{Edit, Filter, RouteStatus, TopicFigures};
 use outbox_contract::backend::{BUCKETS, Epoch, Then, View};
-use outbox_contract::{Admin, Key, MessageId, Outgoing, Route, Store, Timestamp, Transactional};
+use outbox_contract::{Admin, AdminExt, Key, MessageId, Outgoing, Route, Store, Timestamp, Transactional};
 
 use super::StoreHarness;
 use super::support::{

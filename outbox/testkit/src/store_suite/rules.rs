@@ -13,7 +13,7 @@ use outbox_contract::backend::{
     Bucket, BucketSet, FetchedRow, Lease, LeaseRequest, Leased, LowWater, Ordering, Position, RelayId, RowId,
     Scope, Step, Stored, Then, Transitioned,
 };
-use outbox_contract::{Admin, Failure, KeyId, MessageId, Route, Store, Timestamp, Transactional};
+use outbox_contract::{Admin, AdminExt, Failure, KeyId, MessageId, Route, Store, Timestamp, Transactional};
 
 use super::StoreHarness;
 use super::support::{LONG, Relay, failure, message, messages, prepared, write};

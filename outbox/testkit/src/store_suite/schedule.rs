@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::Maintained;
-use outbox_contract::{Admin, Message, Outgoing, Store, Timestamp, Transactional};
+use outbox_contract::{Admin, AdminExt, Message, Outgoing, Store, Timestamp, Transactional};
 
 use super::StoreHarness;
 use super::support::{

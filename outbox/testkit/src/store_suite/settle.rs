@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::{Position, RowId, Step};
-use outbox_contract::{Admin, MessageId, Store, Transactional};
+use outbox_contract::{AdminExt, MessageId, Store, Transactional};
 
 use super::StoreHarness;
 use super::support::{

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::{BucketSet, Ordering, Position, Stored, Stripe, StripeId, StripeMark};
-use outbox_contract::{Admin, Message, Outgoing, Route, Store, Timestamp, Transactional};
+use outbox_contract::{AdminExt, Message, Outgoing, Route, Store, Timestamp, Transactional};
 
 use super::StoreHarness;
 use super::support::{

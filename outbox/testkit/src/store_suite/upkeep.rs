@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use outbox_contract::backend::{RelayId, Unserved, Wakeup};
-use outbox_contract::{Admin, Consumer, Outgoing, Store, StoreErrorKind, Timestamp, Transactional};
+use outbox_contract::{AdminExt, Consumer, Outgoing, Store, StoreErrorKind, Timestamp, Transactional};
 
 use super::StoreHarness;
 use super::support::{

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use outbox_contract::admin::{Actor, Filter};
 use outbox_contract::backend::{BucketSet, Committed, FetchRequest, RelayId};
-use outbox_contract::{Admin, Message, Route, Store, StoreErrorKind, Transactional};
+use outbox_contract::{Admin, AdminExt, Message, Route, Store, StoreErrorKind, Transactional};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::StoreCall;
 use outbox_testkit::chaos_store::{ChaosStore, CommitFault, StoreFault, StoreFaultRates};

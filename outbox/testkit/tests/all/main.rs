@@ -7,6 +7,7 @@ extern crate outbox_contract as outbox;
 mod broken_store;
 mod chaos_store;
 mod chaos_transport;
+mod forwarding;
 mod history;
 #[cfg(feature = "inbox")]
 mod inbox;

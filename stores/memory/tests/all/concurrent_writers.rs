@@ -11,7 +11,9 @@ use crate::support::{
 };
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::{Committed, KeyTransition, Ordering, Position, Step, Transitioned};
-use outbox_contract::{Admin, AppendError, Failure, Outgoing, Route, Store, StoreErrorKind, Transactional};
+use outbox_contract::{
+    AdminExt, AppendError, Failure, Outgoing, Route, Store, StoreErrorKind, Transactional,
+};
 use outbox_store_memory::MemoryStore;
 
 fn store() -> MemoryStore {

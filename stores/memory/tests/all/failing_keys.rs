@@ -7,7 +7,7 @@ use crate::support::{beat, builder, fetch, hot, key, message, published, relay, 
 use outbox_contract::backend::{
     BucketSet, Due, DueRequest, KeyTransition, Position, RowId, Scope, Step, Then, Transitioned,
 };
-use outbox_contract::{Admin, Failure, KeyId, Route, Store};
+use outbox_contract::{Admin, AdminExt, Failure, KeyId, Route, Store};
 use outbox_store_memory::MemoryStore;
 
 const LATER: Then = Then::RetryAfter(Duration::from_secs(5));
@@ -175,7 +175,7 @@ async fn a_key_stays_held_whatever_becomes_of_what_was_in_flight() {
         );
         assert!(due(&store).await.keys.is_empty(), "{what:?}");
     }
-    Admin::release(&store, &Route::default(), &key("a")).await.unwrap();
+    AdminExt::release(&store, &Route::default(), &key("a")).await.unwrap();
     assert_eq!(due(&store).await.keys.len(), 1);
 }
 

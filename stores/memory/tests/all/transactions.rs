@@ -9,7 +9,8 @@ use crate::support::{append, builder, commit, hot, message, waits, write};
 use futures_util::{FutureExt, StreamExt};
 use outbox_contract::backend::{Committed, Dedup, Wakeup};
 use outbox_contract::{
-    Admin, AppendError, Consumer, Outgoing, Route, Store, StoreErrorKind, Transactional, inbox_route,
+    Admin, AdminExt, AppendError, Consumer, Outgoing, Route, Store, StoreErrorKind, Transactional,
+    inbox_route,
 };
 use outbox_store_memory::MemoryStore;
 
@@ -158,7 +159,7 @@ async fn an_inbox_message_of_a_held_key_is_stored_even_if_it_is_the_first() {
     let (route, key) = (inbox_route(&consumer), message("a", 1).key_id());
     store.hold(&route, &key).await.unwrap();
     assert_eq!(deduplicate(&store, &consumer, &[1]).await, [Dedup::OutOfTurn]);
-    Admin::release(&store, &route, &key).await.unwrap();
+    AdminExt::release(&store, &route, &key).await.unwrap();
     assert_eq!(deduplicate(&store, &consumer, &[1]).await, [Dedup::New]);
 }
 

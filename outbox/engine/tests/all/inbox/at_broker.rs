@@ -3,7 +3,7 @@
 
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::{Lag, Loss, LossCause, OffsetReset, Undecodable, Unit};
-use outbox_contract::{Admin, Bytes, Topic};
+use outbox_contract::{AdminExt, Bytes, Topic};
 use outbox_engine::{InboxHandle, Mode, Status};
 use outbox_testkit::Feed;
 

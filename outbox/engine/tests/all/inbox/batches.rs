@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
-use outbox_contract::{Admin, Message, Route};
+use outbox_contract::{AdminExt, Message, Route};
 use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, HandlerOptions};
 use outbox_testkit::{StoreCall, StoreFault};
 

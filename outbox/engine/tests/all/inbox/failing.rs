@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::FutureExt;
-use outbox_contract::{Admin, Exhausted, RetryPolicy};
+use outbox_contract::{AdminExt, Exhausted, RetryPolicy};
 use outbox_engine::{HandlerFailure, HandlerOptions};
 use outbox_testkit::{StoreCall, StoreFault};
 

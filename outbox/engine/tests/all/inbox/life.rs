@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use outbox_contract::backend::Undecodable;
-use outbox_contract::{Admin, Bytes, StoreErrorKind};
+use outbox_contract::{AdminExt, Bytes, StoreErrorKind};
 use outbox_engine::{HandlerFailure, Inbox, Mode, StartError, Status, UnknownType};
 use outbox_testkit::{StoreCall, StoreFault};
 

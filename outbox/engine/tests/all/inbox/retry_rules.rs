@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use futures_util::FutureExt;
 use outbox_contract::admin::Filter;
-use outbox_contract::{Admin, Exhausted, Message, RetryPolicy, RetryRule};
+use outbox_contract::{Admin, AdminExt, Exhausted, Message, RetryPolicy, RetryRule};
 use outbox_engine::{HandlerFailure, InboxBuilder, Mode, StartError};
 
 use crate::inbox::support::{S, Store, World, message, route, within};

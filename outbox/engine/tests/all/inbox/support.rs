@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use outbox_contract::admin::{DeadLetter, Filter};
 use outbox_contract::backend::Clock;
-use outbox_contract::{Admin, Consumer, Message, MessageId, Route, Timestamp, Transport, inbox_route};
+use outbox_contract::{AdminExt, Consumer, Message, MessageId, Route, Timestamp, Transport, inbox_route};
 use outbox_engine::{HandlerContext, HandlerError, Inbox, InboxBuilder, MessageHandler};
 use outbox_store_memory::{MemoryStore, MemoryTx};
 use outbox_testkit::{ChaosStore, Feed, TestClock};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::{Admin, RetryPolicy};
+use outbox_contract::{AdminExt, RetryPolicy};
 use outbox_engine::RelayHandle;
 use outbox_testkit::{Fault, FaultRates, StoreCall, StoreFaultRates};
 

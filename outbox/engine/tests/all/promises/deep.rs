@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::{Admin, Exhausted, RetryPolicy};
+use outbox_contract::{AdminExt, Exhausted, RetryPolicy};
 use outbox_testkit::Fault;
 
 use crate::promises::support::{MS, S, World, key_id, message, route, within};

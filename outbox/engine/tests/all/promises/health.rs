@@ -6,7 +6,7 @@ use std::time::Duration;
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::{BucketSet, LeaseRequest, LowWater, RelayId};
 use outbox_contract::{
-    Admin, Exhausted, Outgoing, RetryPolicy, RetryRule, Route, Store, Timestamp, Transactional,
+    Admin, AdminExt, Exhausted, Outgoing, RetryPolicy, RetryRule, Route, Store, Timestamp, Transactional,
 };
 use outbox_engine::{Reason, ReasonKind, RelayHandle, Status};
 use outbox_testkit::{Fault, StoreCall, StoreFaultRates};

@@ -1,6 +1,6 @@
 //! Metrics of a relay: each shows what happened, from zero on.
 
-use outbox_contract::{Admin, Exhausted, Outgoing, RetryPolicy, Route, Transactional};
+use outbox_contract::{AdminExt, Exhausted, Outgoing, RetryPolicy, Route, Transactional};
 use outbox_testkit::{Fault, StoreCall, StoreFault};
 
 use crate::promises::support::{S, World, key_id, message, of_topic, route, within};

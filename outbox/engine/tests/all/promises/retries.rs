@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{Admin, Exhausted, MessageId, RetryPolicy};
+use outbox_contract::{Admin, AdminExt, Exhausted, MessageId, RetryPolicy};
 use outbox_engine::RelayHandle;
 use outbox_testkit::Fault;
 use tokio::time::Instant;

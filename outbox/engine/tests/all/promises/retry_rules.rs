@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use outbox_contract::admin::{Actor, AuditEntry, Filter};
 use outbox_contract::backend::{StoreCall, StoreLayer};
 use outbox_contract::{
-    Admin, Exhausted, Message, MessageId, RetryPolicy, RetryRule, Route, StoreError, StoreErrorKind, Topic,
+    Admin, AdminExt, Exhausted, Message, MessageId, RetryPolicy, RetryRule, Route, StoreError,
+    StoreErrorKind, Topic,
 };
 use outbox_engine::{Relay, RelayHandle, Status};
 use outbox_testkit::{ChaosStore, Fault, StoreFault, TestClock};

@@ -1,6 +1,6 @@
 //! Fair sharing between relays, and wake-ups.
 
-use outbox_contract::Transactional;
+use outbox_contract::{AdminExt, Transactional};
 use outbox_engine::Status;
 use outbox_testkit::{Fault, FaultRates, StoreCall, StoreFaultRates};
 
@@ -190,7 +190,6 @@ async fn a_plain_commit_some_time_after_the_append_is_found_soon() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_stops_the_route_or_the_topic_and_a_resume_ends_it() {
-    use outbox_contract::Admin;
     for whole in [true, false] {
         let world = World::new();
         let rig = world.rig();

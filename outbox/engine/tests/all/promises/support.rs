@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::{Clock, Position};
-use outbox_contract::{Admin, KeyId, Message, MessageId, Outgoing, Route, Timestamp, Topic, Transactional};
+use outbox_contract::{
+    AdminExt, KeyId, Message, MessageId, Outgoing, Route, Timestamp, Topic, Transactional,
+};
 use outbox_engine::{Relay, RelayBuilder};
 use outbox_store_memory::{MemoryStore, MemoryTx};
 use outbox_testkit::{ChaosStore, ChaosTransport, Fault, History, RecordingTransport, StoreCall, TestClock};

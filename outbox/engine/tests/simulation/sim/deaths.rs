@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::Position;
-use outbox_contract::{Admin, MessageId};
+use outbox_contract::{AdminExt, MessageId};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::History;
 use outbox_testkit::history::Moment;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use outbox_contract::admin::Filter;
-use outbox_contract::{Admin, KeyId, Route};
+use outbox_contract::{Admin, AdminExt, KeyId, Route};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::History;
 

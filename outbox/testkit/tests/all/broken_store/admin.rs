@@ -1,7 +1,7 @@
 //! The admin operations of the broken store that need more than one of the store inside.
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{Admin, MessageId, Outgoing, StoreError, StoreErrorKind, Transactional};
+use outbox_contract::{AdminExt, MessageId, Outgoing, StoreError, StoreErrorKind, Transactional};
 
 use super::BrokenStore;
 

@@ -12,8 +12,8 @@ use outbox_contract::backend::{
     WakeupSignal, Writers,
 };
 use outbox_contract::{
-    Admin, AppendError, Consumer, DueTime, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError,
-    StoreErrorKind, Timestamp, Topic, Transactional, async_trait,
+    Admin, AdminExt, AppendError, Consumer, DueTime, KeyId, Message, MessageId, Outgoing, Route, Store,
+    StoreError, StoreErrorKind, Timestamp, Topic, Transactional, async_trait,
 };
 use outbox_store_memory::{MemoryStore, MemoryStoreBuilder, MemoryTx};
 use outbox_testkit::TestClock;

@@ -7,7 +7,9 @@ use outbox_contract::admin::Filter;
 use outbox_contract::backend::{
     BucketSet, Due, DueRequest, FetchedRow, KeyTransition, RelayId, Step, Then, Transitioned,
 };
-use outbox_contract::{Admin, Failure, KeyId, Message, MessageId, Outgoing, Route, Store, Transactional};
+use outbox_contract::{
+    Admin, AdminExt, Failure, KeyId, Message, MessageId, Outgoing, Route, Store, Transactional,
+};
 use outbox_store_mongodb::MongoDbStore;
 
 use super::commands::{name, noting, of_transactions};

@@ -8,7 +8,7 @@ use mongodb::bson::doc;
 use outbox_contract::backend::{
     FetchedRow, KeyTransition, LowWater, RelayId, Step, Stored, Then, Transitioned,
 };
-use outbox_contract::{Admin, Failure, Route, Store, StoreErrorKind};
+use outbox_contract::{Admin, AdminExt, Failure, Route, Store, StoreErrorKind};
 use outbox_servers::mongo_front::{Fault, Happens};
 
 use super::commands::{name, noting, of_transactions};

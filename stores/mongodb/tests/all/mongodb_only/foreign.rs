@@ -11,7 +11,9 @@ use outbox_contract::backend::{
     BucketSet, DueRequest, FetchedRow, KeyTransition, RelayId, Scope, Step, Stored, StripeId, Then,
     Transitioned,
 };
-use outbox_contract::{Admin, Failure, Headers, Key, KeyId, MessageId, Route, Store, StoreErrorKind, Topic};
+use outbox_contract::{
+    Admin, AdminExt, Failure, Headers, Key, KeyId, MessageId, Route, Store, StoreErrorKind, Topic,
+};
 
 use super::support::{Fixture, append, epoch, everything, fetch, message, messages, open, options, relay};
 

@@ -2,7 +2,7 @@
 
 use mongodb::bson::{Document, doc};
 use outbox_contract::admin::Filter;
-use outbox_contract::{Admin, MessageId, Store, StoreErrorKind};
+use outbox_contract::{AdminExt, MessageId, Store, StoreErrorKind};
 
 use super::support::{Fixture, fetch, messages, relay};
 

@@ -1,7 +1,7 @@
 //! Scheduled messages, while others write to the stripes that they join.
 
 use outbox_contract::backend::StripeId;
-use outbox_contract::{Admin, Outgoing, Store, Timestamp, Transactional};
+use outbox_contract::{AdminExt, Outgoing, Store, Timestamp, Transactional};
 
 use super::support::{Fixture, append, fetch, message, messages, relay};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::{BucketSet, Due, DueRequest, RelayId};
-use outbox_contract::{Admin, Route, Store, StoreErrorKind};
+use outbox_contract::{Admin, AdminExt, Route, Store, StoreErrorKind};
 use outbox_store_mysql::MySqlStore;
 use sqlx::{Connection, Row};
 

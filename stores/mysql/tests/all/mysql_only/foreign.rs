@@ -3,7 +3,7 @@
 
 use outbox_contract::admin::{Edit, Filter};
 use outbox_contract::backend::{BucketSet, FetchedRow};
-use outbox_contract::{Admin, Key, Route, Store, StoreErrorKind};
+use outbox_contract::{Admin, AdminExt, Key, Route, Store, StoreErrorKind};
 
 use super::support::{append, both, fetch, message, messages, relay};
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::{BucketSet, DueRequest, Position, RowId};
-use outbox_contract::{Admin, Message, MessageId, Outgoing, Route, Store, Timestamp, Transactional};
+use outbox_contract::{
+    Admin, AdminExt, Message, MessageId, Outgoing, Route, Store, Timestamp, Transactional,
+};
 use outbox_servers::{MySql, OrSkip};
 use outbox_store_mysql::MySqlStore;
 use sqlx::Connection;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{Admin, Route, Store};
+use outbox_contract::{AdminExt, Route, Store};
 use outbox_testkit::eventually;
 
 use super::support::{LONG, append, both_with, fetch, message, messages, options, relay, run};

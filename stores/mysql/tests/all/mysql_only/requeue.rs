@@ -2,7 +2,7 @@
 //! somebody's says no to.
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{Admin, Store, StoreErrorKind};
+use outbox_contract::{AdminExt, Store, StoreErrorKind};
 
 use super::support::{Fixture, both, fetch, messages, relay};
 

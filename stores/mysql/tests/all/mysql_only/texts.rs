@@ -2,7 +2,7 @@
 
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::FetchedRow;
-use outbox_contract::{Admin, Key, KeyId, Message, Route, Topic};
+use outbox_contract::{Admin, AdminExt, Key, KeyId, Message, Route, Topic};
 
 use super::support::{append, both, fetch, message, relay};
 

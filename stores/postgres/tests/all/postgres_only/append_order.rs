@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{Admin, Message, MessageId, Outgoing, Store, Timestamp, Transactional};
+use outbox_contract::{AdminExt, Message, MessageId, Outgoing, Store, Timestamp, Transactional};
 use outbox_store_postgres::PostgresStore;
 
 use super::support::{Fixture, LAST_POSITION, WAITING, append, fetch, message, messages, relay, run};

@@ -8,7 +8,7 @@ use outbox_contract::admin::Filter;
 use outbox_contract::backend::{
     KeyTransition, Lease, Leased, LowWater, Position, RelayId, RowId, Step, Stored, Then, Transitioned,
 };
-use outbox_contract::{Admin, Failure, Outgoing, Route, Store, Timestamp, Transactional};
+use outbox_contract::{Admin, AdminExt, Failure, Outgoing, Route, Store, Timestamp, Transactional};
 
 use super::hidden::as_a_role;
 use super::support::{Fixture, append, fetch, lease, lease_request, message, messages, run, text};

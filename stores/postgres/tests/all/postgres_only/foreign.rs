@@ -6,7 +6,7 @@ use outbox_contract::admin::{Edit, Filter};
 use outbox_contract::backend::{
     Bucket, BucketSet, FetchRequest, FetchedRow, KeyTransition, RelayId, Step, Transitioned,
 };
-use outbox_contract::{Admin, Failure, Key, Route, Store, StoreErrorKind};
+use outbox_contract::{Admin, AdminExt, Failure, Key, Route, Store, StoreErrorKind};
 use outbox_servers::skip;
 
 use super::support::{Fixture, append, due_request, fetch, lease, message, messages, relay};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::{Admin, Route, Store};
+use outbox_contract::{AdminExt, Route, Store};
 
 use tokio::time::timeout;
 

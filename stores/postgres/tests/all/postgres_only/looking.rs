@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::RelayId;
-use outbox_contract::{Admin, Route, Store};
+use outbox_contract::{AdminExt, Route, Store};
 use tokio::time::timeout;
 
 use super::support::{Fixture, due_request, run};

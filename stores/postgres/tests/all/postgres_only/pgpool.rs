@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outbox_contract::admin::{Filter, HandledFilter};
 use outbox_contract::backend::{BucketSet, FetchRequest, RelayId};
-use outbox_contract::{Admin, Route, Store, StoreErrorKind};
+use outbox_contract::{Admin, AdminExt, Route, Store, StoreErrorKind};
 use outbox_servers::{OrSkip, Pgpool, PgpoolServer, Postgres, PostgresServer};
 use outbox_store_postgres::PostgresStore;
 

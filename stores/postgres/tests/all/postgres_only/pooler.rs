@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use outbox_contract::backend::{Dedup, KeyTransition, RelayId, Step, Then, Transitioned};
-use outbox_contract::{Admin, Consumer, Failure, Route, Store, Transactional};
+use outbox_contract::{AdminExt, Consumer, Failure, Route, Store, Transactional};
 use outbox_servers::{OrSkip, PgBouncer, Postgres, PostgresServer};
 use outbox_store_postgres::PostgresStore;
 

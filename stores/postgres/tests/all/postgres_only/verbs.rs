@@ -1,7 +1,7 @@
 //! Admin operations on very many messages at once.
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{Admin, Route, Store};
+use outbox_contract::{Admin, AdminExt, Route, Store};
 
 use super::support::{Fixture, message};
 

@@ -229,7 +229,7 @@ async fn a_row_that_is_no_message_is_malformed_and_holds_nobody_up() {
         bury(store, relay, row, said).await;
         store.settle(&Default::default(), &[good.row()]).await.unwrap();
         assert!(fetch(store, relay).await.rows.is_empty(), "{values}");
-        let dead = outbox_contract::Admin::dead_letters(store, &Filter::all_routes()).await.unwrap();
+        let dead = outbox_contract::AdminExt::dead_letters(store, &Filter::all_routes()).await.unwrap();
         assert_eq!((dead.len(), dead[0].stored.message.id), (1, row.at.id));
         outbox_contract::Admin::purge(store, &Filter::all_routes()).await.unwrap();
         store.give_back(relay, &Default::default(), &[], &Default::default(), true).await.unwrap();
@@ -274,7 +274,7 @@ async fn a_message_that_died_of_a_wrong_bucket_is_well_when_requeued() {
     let fetched = fetch(store, relay).await;
     let FetchedRow::Malformed(row, said) = &fetched.rows[0] else { panic!("{fetched:?}") };
     bury(store, relay, row, said).await;
-    assert_eq!(outbox_contract::Admin::requeue(store, &Filter::all_routes()).await.unwrap(), 1);
+    assert_eq!(outbox_contract::AdminExt::requeue(store, &Filter::all_routes()).await.unwrap(), 1);
     assert_eq!(messages(&fetch(store, relay).await)[0].message.id, row.at.id);
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::{Bucket, RelayId};
-use outbox_contract::{Admin, AppendError, Outgoing, Route, Store, StoreErrorKind, Transactional};
+use outbox_contract::{Admin, AdminExt, AppendError, Outgoing, Route, Store, StoreErrorKind, Transactional};
 use outbox_store_sqlite::{SqliteOptions, SqliteStore};
 
 use super::support::{Fixture, append, fetch, lease_request, message, messages, relay};

@@ -1,6 +1,6 @@
 //! Queries of stored messages, as operators run them: their results are bounded.
 
-use outbox_contract::Admin;
+use outbox_contract::AdminExt;
 use outbox_contract::admin::Filter;
 
 use super::support::Fixture;

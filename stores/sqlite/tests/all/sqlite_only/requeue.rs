@@ -2,7 +2,7 @@
 //! of somebody's says no to.
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{Admin, Store, StoreErrorKind};
+use outbox_contract::{AdminExt, Store, StoreErrorKind};
 
 use super::support::{Fixture, fetch, messages, relay};
 
