@@ -49,12 +49,7 @@ impl From<&str> for Setting {
 
 impl From<Exhausted> for Setting {
     fn from(exhausted: Exhausted) -> Self {
-        Self::from(match exhausted {
-            Exhausted::DeadLetter => "dead letter",
-            Exhausted::Discard => "discard",
-            Exhausted::Hold => "hold",
-            Exhausted::PauseTopic => "pause topic",
-        })
+        Self::Word(exhausted.name().replace('_', " "))
     }
 }
 
@@ -63,6 +58,7 @@ impl From<Durability> for Setting {
         Self::from(match durability {
             Durability::PowerLoss => "power loss",
             Durability::ProcessEnd => "the end of the process",
+            other => panic!("{other:?} has no text"),
         })
     }
 }

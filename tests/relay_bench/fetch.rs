@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use outbox_contract::backend::{BucketSet, FetchRequest, LeaseRequest, LowWater, RelayId};
+use outbox_contract::backend::{BucketSet, FetchRequest, LeaseRequest, RelayId};
 use outbox_contract::{Route, Store};
 use serde::{Deserialize, Serialize};
 
@@ -27,16 +27,8 @@ impl Fetch {
     pub(crate) async fn play(self) {
         let store = store(&self.store).await;
         let (relay, route) = (RelayId::new(), Route::default());
-        let lease = LeaseRequest {
-            relay,
-            label: "bench".to_owned(),
-            route: route.clone(),
-            lasts: Duration::from_secs(600),
-            transport_available: true,
-            fingerprint: 0,
-            low_water: LowWater::default(),
-            yielding: BucketSet::EMPTY,
-        };
+        let mut lease = LeaseRequest::new(relay, route.clone(), Duration::from_secs(600));
+        lease.label = "bench".to_owned();
         store.lease(&lease).await.expect("leased");
         ready().await;
         let mut took = Vec::new();

@@ -22,7 +22,7 @@ fn rows(page: &str) -> Vec<Vec<String>> {
 }
 
 /// Calls a function with every source below a folder of the workspace.
-fn each_source(folder: &str, found: &mut dyn FnMut(&Path, &str)) {
+pub(crate) fn each_source(folder: &str, found: &mut dyn FnMut(&Path, &str)) {
     for file in written_files().iter().filter(|file| file.starts_with(folder)) {
         if file.extension().is_some_and(|extension| extension == "rs") {
             let source = std::fs::read_to_string(crate::root().join(file)).expect("a source can be read");

@@ -11,6 +11,7 @@ mod deploy;
 mod errors;
 mod files;
 mod graph;
+mod growth;
 mod image;
 mod listings;
 mod publish;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Classes are short, lower-case and stable (`message-too-large`, `not-authorized`, `timeout`):
 /// retry policies, metrics and dead letters use them. The text is for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Failure {
     /// Class of the failure, for policies and metrics. At most
     /// [`MAX_CLASS_BYTES`](Self::MAX_CLASS_BYTES).

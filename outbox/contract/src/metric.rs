@@ -2,6 +2,7 @@
 
 /// A metric: its name, kind, unit, labels and meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Metric {
     /// The name.
     pub name: &'static str,

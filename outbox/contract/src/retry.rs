@@ -86,6 +86,7 @@ const MAX_FACTOR: f64 = 100.0;
 /// Action for a message whose attempts are exhausted, or which was rejected permanently.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Exhausted {
     /// The message becomes a dead letter, and its key continues with the next one, which leaves a
     /// gap.
@@ -99,6 +100,19 @@ pub enum Exhausted {
     /// The topic is paused on all relays, as by an operator, until an operator resumes it. The
     /// message keeps its attempts, and is tried again then: if it fails, the topic is paused again.
     PauseTopic,
+}
+
+impl Exhausted {
+    /// Returns the name, as configuration has it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DeadLetter => "dead_letter",
+            Self::Discard => "discard",
+            Self::Hold => "hold",
+            Self::PauseTopic => "pause_topic",
+        }
+    }
 }
 
 /// Number of failures of a message, as the argument of a decision.

@@ -8,9 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outbox_contract::backend::{
-    BucketSet, FetchRequest, FetchedRow, LeaseRequest, LowWater, Position, RelayId, RowId,
-};
+use outbox_contract::backend::{BucketSet, FetchRequest, FetchedRow, LeaseRequest, Position, RelayId, RowId};
 use outbox_contract::{Message, Outgoing, Route, Store, Topic, Transactional};
 use outbox_engine::Relay;
 use outbox_store_memory::MemoryStore;
@@ -92,16 +90,8 @@ async fn store_alone() -> f64 {
     let store = filled().await;
     let route = Route::default();
     let relay = RelayId::new();
-    let request = LeaseRequest {
-        relay,
-        label: "bench".to_owned(),
-        route: route.clone(),
-        lasts: Duration::from_secs(300),
-        transport_available: true,
-        fingerprint: 0,
-        low_water: LowWater::default(),
-        yielding: BucketSet::EMPTY,
-    };
+    let mut request = LeaseRequest::new(relay, route.clone(), Duration::from_secs(300));
+    request.label = "bench".to_owned();
     let before = cpu();
     store.lease(&request).await.expect("leased");
     let mut after = Position::START;

@@ -105,7 +105,7 @@ impl Tables {
 
     /// The transactions that took a position and are not over, and the last position given out.
     pub(crate) fn writers(&self) -> Writers {
-        Writers { open: self.writers.keys().map(TxId::to_string).collect(), last: self.position }
+        Writers::new(self.writers.keys().map(TxId::to_string).collect(), self.position)
     }
 
     /// Makes everything that a transaction wrote visible at once. Rows without a position get one

@@ -201,10 +201,10 @@ pub(crate) async fn listed(database: &Database, view: View, filter: &Filter) -> 
 
 fn death(row: &Document) -> Death {
     let attempts = number(row, "attempts").and_then(|attempts| u32::try_from(attempts).ok());
-    Death {
-        reason: text(row, "reason").unwrap_or_default(),
-        attempts: attempts.unwrap_or_default(),
-        first_failure: failure(row, "first_failure"),
-        last_failure: failure(row, "last_failure"),
-    }
+    Death::new(
+        text(row, "reason").unwrap_or_default(),
+        attempts.unwrap_or_default(),
+        failure(row, "first_failure"),
+        failure(row, "last_failure"),
+    )
 }

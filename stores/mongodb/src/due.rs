@@ -119,19 +119,9 @@ async fn read_key(
         Read::DoesNotFit => return Ok(Read::DoesNotFit),
     };
     let state = read_state(row);
-    // Attempts are those of the message that failed: not of another one that is first now.
-    let failing = state.failing.filter(|id| parked.first().is_some_and(|first| first.message.id == *id));
-    Ok(Read::Key(DueKey {
-        bucket: Bucket(
-            number(row, "bucket").and_then(|bucket| u8::try_from(bucket).ok()).unwrap_or_default(),
-        ),
-        key,
-        version: state.version,
-        failing,
-        attempts: if failing.is_some() { state.attempts } else { 0 },
-        first_failure: state.first_failure.filter(|_| failing.is_some()),
-        parked,
-    }))
+    let bucket = number(row, "bucket").and_then(|bucket| u8::try_from(bucket).ok()).unwrap_or_default();
+    let due = DueKey::new(key, Bucket(bucket), state.version, parked);
+    Ok(Read::Key(due.with_failing(state.failing, state.attempts, state.first_failure)))
 }
 
 /// The first parked messages of a key, within the bounds.

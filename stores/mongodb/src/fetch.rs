@@ -37,7 +37,7 @@ pub(crate) async fn fetch(database: &Database, request: &FetchRequest) -> Result
     let held = lease::held(database, &mut session, &request.route, request.relay, &request.buckets).await?;
     let lapsed = held != request.buckets;
     if held.is_empty() {
-        return Ok(Fetched { lapsed, ..Fetched::default() });
+        return Ok(Fetched::new(Vec::new(), false, Position::START, lapsed));
     }
     let (rows, full) = rows(database, &mut session, request, &held).await?;
     let keys: BTreeSet<KeyId> =
@@ -59,7 +59,7 @@ pub(crate) async fn fetch(database: &Database, request: &FetchRequest) -> Result
             Ok(stored) => FetchedRow::Message(stored),
         }
     });
-    Ok(Fetched { rows: rows.collect(), full, reached: Position::START, lapsed })
+    Ok(Fetched::new(rows.collect(), full, Position::START, lapsed))
 }
 
 /// Rows in order, each with whether it is muted; and whether a limit cut it short.

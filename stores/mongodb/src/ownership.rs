@@ -180,7 +180,8 @@ impl Ownership {
     pub(crate) fn beat(&mut self, request: &LeaseRequest) -> Leased {
         let now = Timestamp::from_micros(self.now());
         let relays = self.relays.iter().map(Member::row);
-        let Heartbeat { relay, changed, mut leased } = leases::heartbeat(relays, self.rows(), request, now);
+        let Heartbeat { relay, changed, mut leased, .. } =
+            leases::heartbeat(relays, self.rows(), request, now);
         let id = request.relay.to_string();
         let before = self.relays.iter().position(|member| member.relay == id);
         let before = before.map(|at| self.relays.remove(at));
@@ -238,7 +239,7 @@ impl Ownership {
     fn paused(&self) -> Paused {
         let mut topics: Vec<Topic> = self.paused.iter().filter_map(|topic| Topic::new(topic).ok()).collect();
         topics.sort();
-        Paused { route: self.paused.iter().any(String::is_empty), topics }
+        Paused::new(self.paused.iter().any(String::is_empty), topics)
     }
 }
 

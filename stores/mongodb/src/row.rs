@@ -285,12 +285,12 @@ impl Raw {
     pub(crate) fn waiting(&self) -> Waiting {
         let message = self.names();
         let stripe = self.stripe();
-        Waiting {
-            at: RowId { position: self.position(), id: message.id },
-            key: message.key_id(),
-            bucket: self.bucket(),
+        Waiting::new(
+            RowId { position: self.position(), id: message.id },
+            message.key_id(),
+            self.bucket(),
             stripe,
-        }
+        )
     }
 
     /// The document of a side collection as corrections make it; or what is still wrong.
@@ -310,7 +310,9 @@ impl Raw {
         if edit.occurred_at.is_none() {
             self.required("occurred_at")?;
         }
-        let row = RawMessage { headers: Some(&headers), payload: Some(&payload), ..self.raw() };
+        let mut row = self.raw();
+        row.headers = Some(&headers);
+        row.payload = Some(&payload);
         let message = edit.of_row(row)?;
         if let Some(bytes) = too_large(&message) {
             return Err(format!("it takes {bytes} bytes, more than a document may have; send a reference"));
@@ -346,19 +348,18 @@ impl Raw {
     /// Without headers and payload, which may be of several types.
     fn raw(&self) -> RawMessage<'_> {
         let text = |field| self.get(field).map(|value| value.as_str().unwrap_or_default().as_bytes());
-        RawMessage {
-            id: match self.get("id") {
-                Some(Bson::Binary(binary)) => Some(&binary.bytes),
-                _ => None,
-            },
-            topic: text("topic"),
-            key: text("key"),
-            event_type: text("event_type"),
-            schema_version: self.integer("schema_version").unwrap_or(1),
-            content_type: text("content_type"),
-            occurred_at: self.integer("occurred_at").unwrap_or_default(),
-            ..RawMessage::default()
-        }
+        let mut row = RawMessage::default();
+        row.id = match self.get("id") {
+            Some(Bson::Binary(binary)) => Some(&binary.bytes),
+            _ => None,
+        };
+        row.topic = text("topic");
+        row.key = text("key");
+        row.event_type = text("event_type");
+        row.schema_version = self.integer("schema_version").unwrap_or(1);
+        row.content_type = text("content_type");
+        row.occurred_at = self.integer("occurred_at").unwrap_or_default();
+        row
     }
 
     fn bucket(&self) -> Bucket {

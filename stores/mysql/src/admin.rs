@@ -93,12 +93,12 @@ impl Admin for MySqlStore {
             if view != View::DeadLetters {
                 return Ok(listed);
             }
-            Ok(listed.with_death(Death {
-                reason: text(row, OWN + 2)?,
-                attempts: attempts(row, OWN + 3)?,
-                first_failure: failure(row, OWN + 4)?,
-                last_failure: failure(row, OWN + 5)?,
-            }))
+            Ok(listed.with_death(Death::new(
+                text(row, OWN + 2)?,
+                attempts(row, OWN + 3)?,
+                failure(row, OWN + 4)?,
+                failure(row, OWN + 5)?,
+            )))
         })
         .await
     }

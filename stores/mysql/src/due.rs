@@ -151,19 +151,9 @@ async fn read_key(
     }
     let failing: Option<&[u8]> = row.try_get_unchecked(4)?;
     let failing = failing.and_then(|id| Uuid::from_slice(id).ok()).map(MessageId::from_uuid);
-    // Attempts are those of the message that failed: not of another one that is first now.
-    let failing = failing.filter(|failing| parked.first().is_some_and(|first| first.message.id == *failing));
-    let attempts: i64 = row.try_get_unchecked(5)?;
-    let key = DueKey {
-        key,
-        bucket: Bucket(row.try_get_unchecked(2)?),
-        version: row.try_get_unchecked(3)?,
-        failing,
-        attempts: if failing.is_some() { u32::try_from(attempts).unwrap_or(u32::MAX) } else { 0 },
-        first_failure: failure(row, 6)?.filter(|_| failing.is_some()),
-        parked,
-    };
-    Ok(Read::Key(key, room))
+    let attempts = u32::try_from(row.try_get_unchecked::<i64, _>(5)?).unwrap_or(u32::MAX);
+    let key = DueKey::new(key, Bucket(row.try_get_unchecked(2)?), row.try_get_unchecked(3)?, parked);
+    Ok(Read::Key(key.with_failing(failing, attempts, failure(row, 6)?), room))
 }
 
 /// A failure as a column has it; none where it has nothing that can be read.
@@ -214,16 +204,11 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_stands_in_the_statement() {
-        let request = DueRequest {
-            route: Route::default(),
-            relay: RelayId::new(),
-            buckets: BucketSet::ALL,
-            except: vec![KeyId::new("t", "k").unwrap()],
-            muted: Vec::new(),
-            keys: 4,
-            messages: 1,
-            bytes: 1,
-        };
+        let mut request = DueRequest::new(Route::default(), RelayId::new(), BucketSet::ALL);
+        request.except = vec![KeyId::new("t", "k").unwrap()];
+        request.keys = 4;
+        request.messages = 1;
+        request.bytes = 1;
         let statement = statement(&request, &BucketSet::from_iter([Bucket(3), Bucket(4)]));
         assert!(statement.contains("(k.topic, k.`key`) not in ((x'74',x'6b'))"), "{statement}");
         assert!(statement.contains("k.bucket in (3,4)") && statement.ends_with("limit 5"), "{statement}");

@@ -75,7 +75,7 @@ pub(crate) async fn fetch(
     let buckets = held.buckets.intersection(&request.buckets);
     let lapsed = buckets != request.buckets;
     if buckets.is_empty() {
-        return Ok((Fetched { lapsed, ..Fetched::default() }, held.clock));
+        return Ok((Fetched::new(Vec::new(), false, Position::START, lapsed), held.clock));
     }
     let limit = request.limit.max(1);
     let mut rows: Vec<MySqlRow> = Vec::new();
@@ -107,7 +107,7 @@ pub(crate) async fn fetch(
     // Messages appended from now on may stand anywhere; in this snapshot nothing stands behind the
     // last position that there was before.
     let reached = if full || lapsed { Position::START } else { held.last.min(request.until) };
-    Ok((Fetched { rows: fetched, full, reached, lapsed }, held.clock))
+    Ok((Fetched::new(fetched, full, reached, lapsed), held.clock))
 }
 
 /// The statement of a fetch, in the shape that the request needs.

@@ -69,7 +69,7 @@ async fn locked_heartbeat(
         row.expires_at = now;
     }
     // The life stays 0: where there are stripes no mark passes anything.
-    let Heartbeat { relay, changed, mut leased } =
+    let Heartbeat { relay, changed, mut leased, .. } =
         leases::heartbeat(relays.iter().copied(), buckets.iter().copied(), request, now);
     sqlx::query(sql::LEASE_HEARTBEAT)
         .bind(route)

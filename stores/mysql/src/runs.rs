@@ -156,7 +156,7 @@ mod tests {
 
     fn fetched(positions: impl IntoIterator<Item = i64>) -> Fetched {
         let rows = positions.into_iter().map(|at| FetchedRow::Muted(Position(at))).collect();
-        Fetched { rows, ..Fetched::default() }
+        Fetched::new(rows, false, Position::START, false)
     }
 
     fn rows(positions: impl IntoIterator<Item = i64>) -> Vec<RowId> {
@@ -175,7 +175,9 @@ mod tests {
     /// Runs that know the result of one fetch of positions 1 to 1000.
     fn after(request: &FetchRequest, lapsed: bool, clock: i64) -> Runs {
         let mut runs = Runs::default();
-        runs.read(request, &Fetched { lapsed, ..fetched(1..=1_000) }, clock);
+        let mut answer = fetched(1..=1_000);
+        answer.lapsed = lapsed;
+        runs.read(request, &answer, clock);
         runs
     }
 

@@ -8,9 +8,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::backend::{
-    BucketSet, FetchRequest, FetchedRow, LeaseRequest, LowWater, Position, RelayId, RowId,
-};
+use outbox_contract::backend::{BucketSet, FetchRequest, FetchedRow, LeaseRequest, Position, RelayId, RowId};
 use outbox_contract::{Message, Outgoing, Route, Store, Transactional};
 use outbox_servers::{OrSkip, Postgres, PostgresServer};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
@@ -111,16 +109,8 @@ async fn main() {
     println!("a message of an append of 1,000: {:.1} us", bulk.await);
 
     let me = RelayId::new();
-    let request = LeaseRequest {
-        relay: me,
-        label: "bench".to_owned(),
-        route: Route::default(),
-        lasts: Duration::from_secs(3_600),
-        transport_available: true,
-        fingerprint: 0,
-        low_water: LowWater::default(),
-        yielding: BucketSet::EMPTY,
-    };
+    let mut request = LeaseRequest::new(me, Route::default(), Duration::from_secs(3_600));
+    request.label = "bench".to_owned();
     store.lease(&request).await.unwrap();
     let sizes = std::env::var("ROWS").unwrap_or_else(|_| "10000,1000000".to_owned());
     let mut after = Position::START;

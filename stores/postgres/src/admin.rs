@@ -46,12 +46,12 @@ fn death(row: &PgRow) -> Result<Death, sqlx::Error> {
     let failure = |column: &str| -> Result<Option<Failure>, sqlx::Error> {
         Ok(row.try_get::<Option<&str>, _>(column)?.and_then(Failure::from_text))
     };
-    Ok(Death {
-        reason: row.try_get("reason")?,
-        attempts: attempts(row)?,
-        first_failure: failure("first_failure")?,
-        last_failure: failure("last_failure")?,
-    })
+    Ok(Death::new(
+        row.try_get("reason")?,
+        attempts(row)?,
+        failure("first_failure")?,
+        failure("last_failure")?,
+    ))
 }
 
 /// A statement with its parameters.

@@ -118,15 +118,15 @@ fn choose(row: &PgRow, budget: &mut usize, is_first: bool) -> Result<Choice, sql
     let failing = failing.filter(|failing| rows.first().is_some_and(|first| first.1 == failing.as_uuid()));
     let attempts = u32::try_from(row.try_get::<i64, _>("attempts")?).unwrap_or(u32::MAX);
     let first_failure = row.try_get::<Option<&str>, _>("first_failure")?.and_then(Failure::from_text);
-    let due = DueKey {
+    let mut due = DueKey::new(
         key,
-        bucket: Bucket(u8::try_from(row.try_get::<i64, _>("bucket")? & 255).unwrap_or_default()),
-        version: row.try_get("version")?,
-        failing,
-        attempts: if failing.is_some() { attempts } else { 0 },
-        first_failure: first_failure.filter(|_| failing.is_some()),
-        parked: Vec::new(),
-    };
+        Bucket(u8::try_from(row.try_get::<i64, _>("bucket")? & 255).unwrap_or_default()),
+        row.try_get("version")?,
+        Vec::new(),
+    );
+    due.failing = failing;
+    due.attempts = if failing.is_some() { attempts } else { 0 };
+    due.first_failure = first_failure.filter(|_| failing.is_some());
     Ok(Choice::Taken(Box::new(Chosen { due, rows })))
 }
 

@@ -126,7 +126,7 @@ async fn read(
         full = true;
     }
     let reached = if full { Position::START } else { reached };
-    Ok(Page::Read(Fetched { rows: fetched, full, reached, lapsed }))
+    Ok(Page::Read(Fetched::new(fetched, full, reached, lapsed)))
 }
 
 async fn read_rows(

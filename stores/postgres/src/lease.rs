@@ -55,21 +55,19 @@ pub(crate) async fn heartbeat(
     let count =
         |column: &str| row.try_get::<i32, _>(column).map(|count| usize::try_from(count).unwrap_or_default());
     let paused: Vec<String> = row.try_get("paused")?;
-    Ok(Leased {
-        leases,
-        fair_share: count("fair_share")?,
-        relays: count("relays")?,
-        paused: Paused {
-            route: paused.iter().any(String::is_empty),
-            topics: paused.iter().filter_map(|topic| Topic::new(topic).ok()).collect(),
-        },
-        fingerprints_agree: row.try_get("agree")?,
-        now: Timestamp::from_micros(row.try_get("now")?),
-        life: row.try_get("life")?,
-        recheck: row
-            .try_get::<Option<i64>, _>("recheck")?
-            .map(|after| Duration::from_micros(after.unsigned_abs())),
-    })
+    let mut leased = Leased::default();
+    leased.leases = leases;
+    (leased.fair_share, leased.relays) = (count("fair_share")?, count("relays")?);
+    leased.paused = Paused::new(
+        paused.iter().any(String::is_empty),
+        paused.iter().filter_map(|topic| Topic::new(topic).ok()).collect(),
+    );
+    leased.fingerprints_agree = row.try_get("agree")?;
+    leased.now = Timestamp::from_micros(row.try_get("now")?);
+    leased.life = row.try_get("life")?;
+    let recheck: Option<i64> = row.try_get("recheck")?;
+    leased.recheck = recheck.map(|after| Duration::from_micros(after.unsigned_abs()));
+    Ok(leased)
 }
 
 /// The leases that a mark covers, as the functions take them: the epoch of each bucket, 0 where

@@ -41,15 +41,13 @@ pub(crate) async fn maintain(
     let promoted = u64::try_from(row.try_get::<i32, _>("promoted")?).unwrap_or_default();
     let count =
         |column: &str| row.try_get::<i64, _>(column).map(|count| u64::try_from(count).unwrap_or_default());
-    let mut maintained = Maintained {
-        promoted,
-        history_removed: count("history_removed")?,
-        handled_ids_removed: count("handled_ids_removed")?,
-        audit_removed,
-        relays_removed: count("relays_removed")?,
-        next_due: row.try_get::<Option<i64>, _>("next_due")?.map(span),
-        ..Maintained::default()
-    };
+    let mut maintained = Maintained::default();
+    maintained.promoted = promoted;
+    maintained.history_removed = count("history_removed")?;
+    maintained.handled_ids_removed = count("handled_ids_removed")?;
+    maintained.audit_removed = audit_removed;
+    maintained.relays_removed = count("relays_removed")?;
+    maintained.next_due = row.try_get::<Option<i64>, _>("next_due")?.map(span);
     let done = [
         maintained.history_removed,
         maintained.handled_ids_removed,

@@ -24,5 +24,5 @@ pub(crate) async fn writers(connection: &mut PgConnection, sql: &Statements) -> 
         last = row.try_get(0)?;
         open.extend(row.try_get::<Option<String>, _>(1)?);
     }
-    Ok(Writers { open, last: Position(last) })
+    Ok(Writers::new(open, Position(last)))
 }

@@ -110,17 +110,17 @@ impl<'r, R: MessageRow<'r>> Raw<'r, R> {
     }
 
     fn raw(&self) -> RawMessage<'r> {
-        RawMessage {
-            id: self.bytes(Column::Id),
-            topic: self.bytes(Column::Topic),
-            key: self.bytes(Column::Key),
-            event_type: self.bytes(Column::EventType),
-            schema_version: self.row.integer(Column::SchemaVersion),
-            content_type: self.bytes(Column::ContentType),
-            headers: self.bytes(Column::Headers),
-            payload: self.bytes(Column::Payload),
-            occurred_at: self.row.integer(Column::OccurredAt),
-        }
+        let mut row = RawMessage::default();
+        row.id = self.bytes(Column::Id);
+        row.topic = self.bytes(Column::Topic);
+        row.key = self.bytes(Column::Key);
+        row.event_type = self.bytes(Column::EventType);
+        row.schema_version = self.row.integer(Column::SchemaVersion);
+        row.content_type = self.bytes(Column::ContentType);
+        row.headers = self.bytes(Column::Headers);
+        row.payload = self.bytes(Column::Payload);
+        row.occurred_at = self.row.integer(Column::OccurredAt);
+        row
     }
 
     /// Returns the message; or the reason why the row is none. Most rows resemble the one `before`.
@@ -152,12 +152,12 @@ impl<'r, R: MessageRow<'r>> Raw<'r, R> {
     #[must_use]
     pub fn waiting(&self) -> Waiting {
         let message = self.raw().names();
-        Waiting {
-            at: RowId { position: self.position(), id: message.id },
-            key: message.key_id(),
-            bucket: self.bucket(),
-            stripe: self.row.stripe(),
-        }
+        Waiting::new(
+            RowId { position: self.position(), id: message.id },
+            message.key_id(),
+            self.bucket(),
+            self.row.stripe(),
+        )
     }
 
     /// Returns the message that the row becomes with corrections; or the remaining error.

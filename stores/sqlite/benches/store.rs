@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use outbox_contract::backend::{
-    BucketSet, FetchRequest, Fetched, FetchedRow, KeyTransition, LeaseRequest, LowWater, Position, RelayId,
-    RowId, Scope, Step, Then, Transitioned,
+    BucketSet, FetchRequest, Fetched, FetchedRow, KeyTransition, LeaseRequest, Position, RelayId, RowId,
+    Scope, Step, Then, Transitioned,
 };
 use outbox_contract::{Failure, Message, Outgoing, Route, Store, Topic, Transactional};
 use outbox_store_sqlite::{Durability, SqliteOptions, SqliteStore};
@@ -33,16 +33,8 @@ impl Bench {
         let store = SqliteStore::open_with(path, options).await.expect("the file can be opened");
         store.migrate().await.expect("the tables can be made");
         let relay = RelayId::new();
-        let request = LeaseRequest {
-            relay,
-            label: "bench".to_owned(),
-            route: Route::default(),
-            lasts: Duration::from_secs(3_600),
-            transport_available: true,
-            fingerprint: 0,
-            low_water: LowWater::default(),
-            yielding: BucketSet::EMPTY,
-        };
+        let mut request = LeaseRequest::new(relay, Route::default(), Duration::from_secs(3_600));
+        request.label = "bench".to_owned();
         let leased = store.lease(&request).await.expect("a relay alone gets everything");
         Self { _directory: directory, store, relay, epoch: leased.leases[0].epoch }
     }
@@ -95,8 +87,7 @@ impl Bench {
                 Some(_) => Step::Park { rows },
             };
             let (route, bucket) = (Route::default(), key.bucket());
-            let transition =
-                KeyTransition { route, relay: self.relay, bucket, epoch: self.epoch, key, version, step };
+            let transition = KeyTransition::new(route, self.relay, (bucket, self.epoch), key, version, step);
             let answer = self.store.transition(&[transition]).await.expect("a transition is answered");
             let Transitioned::Done(now) = answer[0] else { panic!("{answer:?}") };
             version = now;

@@ -59,12 +59,12 @@ pub(crate) fn death(row: &SqliteRow) -> Result<Death, sqlx::Error> {
     let failure = |column: &str| -> Result<Option<Failure>, sqlx::Error> {
         Ok(row.try_get::<Option<&str>, _>(column)?.and_then(Failure::from_text))
     };
-    Ok(Death {
-        reason: row.try_get("reason")?,
-        attempts: row.try_get("attempts")?,
-        first_failure: failure("first_failure")?,
-        last_failure: failure("last_failure")?,
-    })
+    Ok(Death::new(
+        row.try_get("reason")?,
+        row.try_get("attempts")?,
+        failure("first_failure")?,
+        failure("last_failure")?,
+    ))
 }
 
 impl SqliteStore {

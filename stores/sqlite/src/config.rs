@@ -66,6 +66,7 @@ pub struct SqliteOptions {
 /// Failures that a commit survives, once it has returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Durability {
     /// A commit survives a loss of power too: the log is synced to the disk at each commit
     /// (`synchronous = FULL`).

@@ -108,18 +108,10 @@ async fn read_key(
     }
     let failing: Option<&[u8]> = row.try_get("failing")?;
     let failing = failing.and_then(|id| Uuid::from_slice(id).ok()).map(MessageId::from_uuid);
-    // Attempts belong to the message that failed, not to another one that is first now.
-    let failing = failing.filter(|failing| parked.first().is_some_and(|first| first.message.id == *failing));
     let first_failure = row.try_get::<Option<&str>, _>("first_failure")?.and_then(Failure::from_text);
-    Ok(Choice::Taken(Box::new(DueKey {
-        key,
-        bucket: Bucket(row.try_get("bucket")?),
-        version: row.try_get("version")?,
-        failing,
-        attempts: if failing.is_some() { row.try_get("attempts")? } else { 0 },
-        first_failure: first_failure.filter(|_| failing.is_some()),
-        parked,
-    })))
+    let attempts = if failing.is_some() { row.try_get("attempts")? } else { 0 };
+    let due = DueKey::new(key, Bucket(row.try_get("bucket")?), row.try_get("version")?, parked);
+    Ok(Choice::Taken(Box::new(due.with_failing(failing, attempts, first_failure))))
 }
 
 /// Parked messages of a key that are within the bounds.

@@ -116,7 +116,7 @@ async fn read(pools: &Pools, request: &FetchRequest) -> Result<Fetched, sqlx::Er
         fetched.push(FetchedRow::Muted(walked));
         full = true;
     }
-    Ok(Fetched { rows: fetched, full, reached: if full { Position::START } else { reached }, lapsed })
+    Ok(Fetched::new(fetched, full, if full { Position::START } else { reached }, lapsed))
 }
 
 /// A decoded row: complete, or with content that is still to be read.

@@ -23,7 +23,7 @@ pub(crate) async fn heartbeat(pool: &SqlitePool, request: &LeaseRequest) -> Resu
     let now = Timestamp::from_micros(now(&mut tx).await?);
     let relays = relays(&mut tx, &request.route).await?;
     let buckets = buckets(&mut tx, &request.route).await?;
-    let Heartbeat { relay, changed, mut leased } = leases::heartbeat(relays, buckets, request, now);
+    let Heartbeat { relay, changed, mut leased, .. } = leases::heartbeat(relays, buckets, request, now);
     sqlx::query(sql::LEASE_HEARTBEAT)
         .bind(request.route.as_str())
         .bind(&relay.relay.as_uuid().as_bytes()[..])
@@ -161,10 +161,10 @@ fn relay_id(bytes: &[u8]) -> Option<RelayId> {
 pub(crate) async fn paused(connection: &mut SqliteConnection, route: &Route) -> Result<Paused, sqlx::Error> {
     let topics: Vec<String> =
         sqlx::query_scalar(sql::PAUSED).bind(route.as_str()).fetch_all(connection).await?;
-    Ok(Paused {
-        route: topics.iter().any(String::is_empty),
-        topics: topics.iter().filter_map(|topic| Topic::new(topic).ok()).collect(),
-    })
+    Ok(Paused::new(
+        topics.iter().any(String::is_empty),
+        topics.iter().filter_map(|topic| Topic::new(topic).ok()).collect(),
+    ))
 }
 
 /// Returns the database's clock.

@@ -27,7 +27,9 @@ pub(crate) async fn maintain(
         Ok::<u64, sqlx::Error>(done.rows_affected())
     };
     let (promoted, next_due) = promote(pool, limit).await?;
-    let mut maintained = Maintained { promoted, next_due, ..Maintained::default() };
+    let mut maintained = Maintained::default();
+    maintained.promoted = promoted;
+    maintained.next_due = next_due;
     if let Some(kept) = options.history {
         maintained.history_removed = remove(sql::MAINTAIN_HISTORY, kept).await?;
     }

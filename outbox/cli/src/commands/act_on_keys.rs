@@ -167,7 +167,7 @@ async fn carry_out(app: &App, store: &dyn Admin, operation: KeyOperation, chosen
     for key in chosen {
         let (route, id) = key.place();
         match store.steer(route, id, operation).await {
-            Ok(Steered { buried: now, skipped: first }) => {
+            Ok(Steered { buried: now, skipped: first, .. }) => {
                 keys += 1;
                 buried += now;
                 skipped = first.map_or(Value::Null, |id| json!(id.to_string()));

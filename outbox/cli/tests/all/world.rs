@@ -95,16 +95,9 @@ pub(crate) fn lease(outbox: &Outbox, label: &str) -> (String, String) {
 /// number of its leases.
 pub(crate) fn heartbeat(outbox: &Outbox, label: &str, fingerprint: i64) -> (String, usize) {
     let relay = RelayId::new();
-    let request = LeaseRequest {
-        relay,
-        label: label.to_owned(),
-        route: Route::default(),
-        lasts: Duration::from_secs(600),
-        transport_available: true,
-        fingerprint,
-        low_water: LowWater::default(),
-        yielding: BucketSet::EMPTY,
-    };
+    let mut request = LeaseRequest::new(relay, Route::default(), Duration::from_secs(600));
+    request.label = label.to_owned();
+    request.fingerprint = fingerprint;
     let leased = tokio::runtime::Runtime::new()
         .unwrap()
         .block_on(async { open(&outbox.store).await.lease(&request).await.unwrap() });

@@ -42,6 +42,7 @@ use crate::message::Message;
 
 /// Mapping of attributes to a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Binding {
     /// Prefix of attribute names.
     pub prefix: &'static str,

@@ -30,6 +30,7 @@ pub enum Ordering {
 /// Open writers, and the highest position assigned before. Once no member of `open` remains open,
 /// no row at or below `last` can be committed, whether or not a reader has read that far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Writers {
     /// Open transactions that have taken, or may have taken, positions. Opaque: compare only with
     /// an earlier answer.
@@ -38,6 +39,14 @@ pub struct Writers {
     /// a transaction that has ended or is in `open`. [`Position::START`] if none was assigned, or
     /// if the store can't tell.
     pub last: Position,
+}
+
+impl Writers {
+    /// Creates the answer.
+    #[must_use]
+    pub const fn new(open: BTreeSet<String>, last: Position) -> Self {
+        Self { open, last }
+    }
 }
 
 /// One fetch request.
@@ -108,8 +117,9 @@ impl Scope {
     }
 }
 
-/// The answer to a fetch.
+/// The answer to a fetch. The default is empty and whole.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Fetched {
     /// The rows, in ascending order of position.
     pub rows: Vec<FetchedRow>,
@@ -125,6 +135,14 @@ pub struct Fetched {
     /// rows prove nothing: the relay discards the answer, and fetches again after its next
     /// heartbeat.
     pub lapsed: bool,
+}
+
+impl Fetched {
+    /// Creates the answer.
+    #[must_use]
+    pub const fn new(rows: Vec<FetchedRow>, full: bool, reached: Position, lapsed: bool) -> Self {
+        Self { rows, full, reached, lapsed }
+    }
 }
 
 /// A row as returned by a fetch.
@@ -196,6 +214,7 @@ pub struct RowId {
 
 /// A row whose content is not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Waiting {
     /// The row.
     pub at: RowId,
@@ -207,8 +226,17 @@ pub struct Waiting {
     pub stripe: Option<Stripe>,
 }
 
+impl Waiting {
+    /// Creates a row.
+    #[must_use]
+    pub const fn new(at: RowId, key: KeyId, bucket: Bucket, stripe: Option<Stripe>) -> Self {
+        Self { at, key, bucket, stripe }
+    }
+}
+
 /// A request for failing keys that are due.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DueRequest {
     /// The route.
     pub route: Route,
@@ -230,8 +258,26 @@ pub struct DueRequest {
     pub bytes: usize,
 }
 
+impl DueRequest {
+    /// Creates a request for 100 keys in these buckets: 1,000 messages each, 8 MiB.
+    #[must_use]
+    pub const fn new(route: Route, relay: RelayId, buckets: BucketSet) -> Self {
+        Self {
+            route,
+            relay,
+            buckets,
+            except: Vec::new(),
+            muted: Vec::new(),
+            keys: 100,
+            messages: 1_000,
+            bytes: 8 * 1024 * 1024,
+        }
+    }
+}
+
 /// Failing keys that are due.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Due {
     /// The keys, the longest due first.
     pub keys: Vec<DueKey>,
@@ -240,8 +286,17 @@ pub struct Due {
     pub next: Option<std::time::Duration>,
 }
 
+impl Due {
+    /// Creates the answer.
+    #[must_use]
+    pub const fn new(keys: Vec<DueKey>, next: Option<std::time::Duration>) -> Self {
+        Self { keys, next }
+    }
+}
+
 /// A failing key that is due.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DueKey {
     /// The key.
     pub key: KeyId,
@@ -257,4 +312,26 @@ pub struct DueKey {
     pub first_failure: Option<crate::failure::Failure>,
     /// Its parked messages, in order. Empty: no message is parked, and the key may be released.
     pub parked: Vec<Arc<Stored>>,
+}
+
+impl DueKey {
+    /// Creates a key without attempts.
+    #[must_use]
+    pub const fn new(key: KeyId, bucket: Bucket, version: i64, parked: Vec<Arc<Stored>>) -> Self {
+        Self { key, bucket, version, failing: None, attempts: 0, first_failure: None, parked }
+    }
+
+    /// Adds the message that failed, with its attempts, if it is still the first.
+    #[must_use]
+    pub fn with_failing(
+        mut self,
+        failing: Option<MessageId>,
+        attempts: u32,
+        first_failure: Option<crate::failure::Failure>,
+    ) -> Self {
+        if failing.is_some() && self.parked.first().map(|first| first.message.id) == failing {
+            (self.failing, self.attempts, self.first_failure) = (failing, attempts, first_failure);
+        }
+        self
+    }
 }

@@ -9,6 +9,7 @@ use crate::name::{Route, Topic};
 
 /// One heartbeat of a relay.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct LeaseRequest {
     /// The relay that asks: each life of a relay has a fresh id.
     pub relay: RelayId,
@@ -32,6 +33,24 @@ pub struct LeaseRequest {
     pub yielding: BucketSet,
 }
 
+impl LeaseRequest {
+    /// Creates the heartbeat of a relay whose transport is reachable, and which has read nothing
+    /// yet.
+    #[must_use]
+    pub fn new(relay: RelayId, route: Route, lasts: Duration) -> Self {
+        Self {
+            relay,
+            label: String::new(),
+            route,
+            lasts,
+            transport_available: true,
+            fingerprint: 0,
+            low_water: LowWater::default(),
+            yielding: BucketSet::default(),
+        }
+    }
+}
+
 /// A low-water mark: in the leases that it covers, no row exists at or below it, and none can be
 /// committed there.
 ///
@@ -39,6 +58,7 @@ pub struct LeaseRequest {
 /// whose answer was lost, or has not been processed yet. For a lease that is not covered, the store
 /// keeps and reports its existing mark. A relay that has read nothing yet covers nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LowWater {
     /// The mark.
     pub position: Position,
@@ -51,6 +71,12 @@ pub struct LowWater {
 }
 
 impl LowWater {
+    /// Creates a mark.
+    #[must_use]
+    pub const fn new(position: Position, covered: BTreeMap<Bucket, Epoch>, life: i64) -> Self {
+        Self { position, covered, life }
+    }
+
     /// Returns the mark for this lease, if the mark covers it.
     #[must_use]
     pub fn of(&self, bucket: Bucket, epoch: Epoch) -> Option<Position> {
@@ -58,7 +84,7 @@ impl LowWater {
     }
 }
 
-/// An owned bucket.
+/// Name of an ownership, and where it begins to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The bucket.
@@ -71,6 +97,7 @@ pub struct Lease {
 
 /// The answer to a heartbeat.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Leased {
     /// Every bucket that this relay now owns, lowest first. A missing bucket was lost.
     pub leases: Vec<Lease>,
@@ -98,6 +125,7 @@ pub struct Leased {
 
 /// Pauses set by operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Paused {
     /// The whole route.
     pub route: bool,
@@ -106,6 +134,12 @@ pub struct Paused {
 }
 
 impl Paused {
+    /// Creates the pauses of a route.
+    #[must_use]
+    pub const fn new(route: bool, topics: Vec<Topic>) -> Self {
+        Self { route, topics }
+    }
+
     /// Returns true if publishing of this topic is paused.
     #[must_use]
     pub fn covers(&self, topic: &Topic) -> bool {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 /// Result of one round of maintenance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Maintained {
     /// Number of scheduled messages that were due and joined their keys.
     pub promoted: u64,

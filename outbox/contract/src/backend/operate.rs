@@ -71,6 +71,7 @@ impl Listed {
 
 /// Reason of a dead letter, and the record of its attempts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Death {
     /// The reason: `exhausted`, `rejected`, `malformed`, `skipped`, `discarded`.
     pub reason: String,
@@ -80,6 +81,19 @@ pub struct Death {
     pub first_failure: Option<Failure>,
     /// Last failure.
     pub last_failure: Option<Failure>,
+}
+
+impl Death {
+    /// Creates the end of a dead letter.
+    #[must_use]
+    pub const fn new(
+        reason: String,
+        attempts: u32,
+        first_failure: Option<Failure>,
+        last_failure: Option<Failure>,
+    ) -> Self {
+        Self { reason, attempts, first_failure, last_failure }
+    }
 }
 
 impl From<Listed> for DeadLetter {
@@ -127,6 +141,7 @@ impl KeyOperation {
 
 /// Parked messages that an operation on a key made dead letters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Steered {
     /// Their number.
     pub buried: u64,

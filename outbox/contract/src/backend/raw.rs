@@ -22,11 +22,13 @@ use crate::name::{Key, NameError, Topic};
 /// # extern crate outbox_contract as outbox;
 /// use outbox::backend::RawMessage;
 ///
-/// let row = RawMessage { topic: Some(b"orders"), ..RawMessage::default() };
+/// let mut row = RawMessage::default();
+/// row.topic = Some(b"orders");
 /// assert_eq!(row.message().unwrap_err(), "its id is not a UUID of 16 bytes");
 /// assert_eq!(row.presentable().topic.as_str(), "orders");
 /// ```
 #[derive(Clone, Copy, Default)]
+#[non_exhaustive]
 pub struct RawMessage<'r> {
     /// The bytes of [`Message::id`].
     pub id: Option<&'r [u8]>,

@@ -21,6 +21,7 @@ use crate::name::{KeyId, Route};
 /// row. `Park` moves the messages behind it. The relay delivers parked messages in order. `Resume`
 /// removes those that were delivered, and removes the key's row when none is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KeyTransition {
     /// The route.
     pub route: Route,
@@ -37,6 +38,21 @@ pub struct KeyTransition {
     pub version: Option<i64>,
     /// The step.
     pub step: Step,
+}
+
+impl KeyTransition {
+    /// Creates a step under the lease of a bucket, from a version of the key's row.
+    #[must_use]
+    pub const fn new(
+        route: Route,
+        relay: RelayId,
+        (bucket, epoch): (Bucket, Epoch),
+        key: KeyId,
+        version: Option<i64>,
+        step: Step,
+    ) -> Self {
+        Self { route, relay, bucket, epoch, key, version, step }
+    }
 }
 
 /// The kind of a key transition.

@@ -28,6 +28,7 @@ const FORWARDED: &[&str] = &["forwarded", "x-forwarded-for", "x-forwarded-host",
 
 /// Rights of a visitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Role {
     /// Sees everything but payloads, and changes nothing.
     ReadOnly,

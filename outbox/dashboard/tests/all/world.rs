@@ -75,16 +75,9 @@ impl<S: Transactional + Clone> World<S> {
     }
 
     async fn lease(&self) -> Vec<outbox::backend::Lease> {
-        let request = LeaseRequest {
-            relay: self.relay,
-            label: "relay-1".to_owned(),
-            route: Route::default(),
-            lasts: Duration::from_secs(600),
-            transport_available: true,
-            fingerprint: 1,
-            low_water: LowWater::default(),
-            yielding: outbox::backend::BucketSet::default(),
-        };
+        let mut request = LeaseRequest::new(self.relay, Route::default(), Duration::from_secs(600));
+        request.label = "relay-1".to_owned();
+        request.fingerprint = 1;
         self.store.lease(&request).await.unwrap().leases
     }
 
@@ -112,7 +105,7 @@ impl<S: Transactional + Clone> World<S> {
         let epoch = leases.iter().find(|lease| lease.bucket == bucket).unwrap().epoch;
         let route = Route::default();
         let step = step(row.stored.row());
-        let transition = KeyTransition { route, relay: self.relay, bucket, epoch, key, version: None, step };
+        let transition = KeyTransition::new(route, self.relay, (bucket, epoch), key, None, step);
         let answer = self.store.transition(&[transition]).await.unwrap();
         assert!(matches!(answer[..], [Transitioned::Done(_)]), "{answer:?}");
     }

@@ -14,6 +14,7 @@ use crate::relay::RelayConfig;
 /// Place where messages wait for their handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Mode {
     /// At the broker: a message is acknowledged after its handler's transaction has committed. Only
     /// failing keys wait in the store. The default: one transaction for each message, or batch.
@@ -41,6 +42,7 @@ impl Mode {
 
 /// Fate of a message that has no handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum UnknownType {
     /// It waits with the later messages of its key for a program that has a handler, as during a
     /// rolling deploy. No attempt is counted. After [`InboxConfig::wait_for_upgrade`] it becomes a

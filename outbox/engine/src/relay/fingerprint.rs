@@ -41,7 +41,7 @@ impl Fnv {
         self.write(&first_delay.as_nanos().to_le_bytes());
         self.write(&factor.to_bits().to_le_bytes());
         self.write(&max_delay.as_nanos().to_le_bytes());
-        self.write(name(*exhausted));
+        self.write(exhausted.name().as_bytes());
         self.write(&(rules.len() as u64).to_le_bytes());
         for rule in rules {
             self.write_rule(rule);
@@ -56,16 +56,7 @@ impl Fnv {
         self.write_some(first_delay.map(|delay| delay.as_nanos().to_le_bytes()));
         self.write_some(factor.map(|factor| factor.to_bits().to_le_bytes()));
         self.write_some(max_delay.map(|delay| delay.as_nanos().to_le_bytes()));
-        self.write(exhausted.map_or(b"", name));
-    }
-}
-
-const fn name(exhausted: Exhausted) -> &'static [u8] {
-    match exhausted {
-        Exhausted::DeadLetter => b"dead_letter",
-        Exhausted::Discard => b"discard",
-        Exhausted::Hold => b"hold",
-        Exhausted::PauseTopic => b"pause_topic",
+        self.write(exhausted.map_or("", Exhausted::name).as_bytes());
     }
 }
 

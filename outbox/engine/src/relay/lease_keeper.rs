@@ -107,16 +107,12 @@ impl LeaseKeeper {
         // A relay that is finishing acquires nothing: its core reads no more, so the messages of a
         // new bucket would wait until this relay has ended.
         let refused = if state.finishing { BucketSet::ALL.without(&owned) } else { BucketSet::EMPTY };
-        let request = LeaseRequest {
-            relay: context.relay,
-            label: config.label.clone(),
-            route: context.route.clone(),
-            lasts: config.lease,
-            transport_available: !context.is_of_no_use(),
-            fingerprint: context.fingerprint,
-            low_water: state.low_water.clone(),
-            yielding: state.yielding.union(&refused),
-        };
+        let mut request = LeaseRequest::new(context.relay, context.route.clone(), config.lease);
+        request.label = config.label.clone();
+        request.transport_available = !context.is_of_no_use();
+        request.fingerprint = context.fingerprint;
+        request.low_water = state.low_water.clone();
+        request.yielding = state.yielding.union(&refused);
         // Taken before the request is sent: the answer may have been under way for long.
         let asked = context.now();
         let leased = match in_time(config.store_timeout, "lease", context.store.lease(&request)).await {
@@ -234,16 +230,9 @@ mod tests {
     }
 
     fn request(relay: RelayId) -> LeaseRequest {
-        LeaseRequest {
-            relay,
-            label: "test".into(),
-            route: Route::default(),
-            lasts: Duration::from_secs(600),
-            transport_available: true,
-            fingerprint: 0,
-            low_water: LowWater::default(),
-            yielding: BucketSet::EMPTY,
-        }
+        let mut request = LeaseRequest::new(relay, Route::default(), Duration::from_secs(600));
+        request.label = "test".into();
+        request
     }
 
     async fn keeper(store: &MemoryStore) -> (ActorRef<LeaseKeeperMsg>, UnboundedReceiver<Leased>) {
@@ -270,7 +259,9 @@ mod tests {
     async fn a_mark_that_comes_late_is_not_said_of_what_was_acquired_meanwhile() {
         let (store, other, next) = (MemoryStore::new(), RelayId::new(), RelayId::new());
         let half: BucketSet = (0..128).map(Bucket).collect();
-        let of_other = store.lease(&LeaseRequest { yielding: half, ..request(other) }).await.unwrap().leases;
+        let mut gives_up = request(other);
+        gives_up.yielding = half;
+        let of_other = store.lease(&gives_up).await.unwrap().leases;
         let (keeper, mut hears) = keeper(&store).await;
         let first = hears.recv().await.unwrap();
         assert_eq!(first.leases.len(), 128);
@@ -279,7 +270,7 @@ mod tests {
         store.give_back(other, &Route::default(), &of_other, &nothing, true).await.unwrap();
         assert_eq!(hears.recv().await.unwrap().leases.len(), BUCKETS);
         let covered = first.leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
-        let late = LowWater { position: Position(10_000), covered, life: first.life };
+        let late = LowWater::new(Position(10_000), covered, first.life);
         keeper.cast(LeaseKeeperMsg::LowWater(late)).unwrap();
         let third = hears.recv().await.unwrap();
         let expected = |bucket| if half.contains(bucket) { Position(10_000) } else { Position::START };
@@ -299,7 +290,9 @@ mod tests {
     async fn a_relay_that_finishes_keeps_what_it_has_and_takes_nothing_more() {
         let (store, other) = (MemoryStore::new(), RelayId::new());
         let half: BucketSet = (0..128).map(Bucket).collect();
-        let of_other = store.lease(&LeaseRequest { yielding: half, ..request(other) }).await.unwrap().leases;
+        let mut gives_up = request(other);
+        gives_up.yielding = half;
+        let of_other = store.lease(&gives_up).await.unwrap().leases;
         let (keeper, mut hears) = keeper(&store).await;
         let first = hears.recv().await.unwrap();
         keeper.cast(LeaseKeeperMsg::Finish).unwrap();
@@ -313,7 +306,9 @@ mod tests {
     #[test]
     fn what_is_beyond_the_share_is_given_up_once() {
         let lease = |bucket| Lease { bucket: Bucket(bucket), epoch: Epoch(1), low_water: Position::START };
-        let leased = Leased { leases: (0..4).map(lease).collect(), fair_share: 2, ..Leased::default() };
+        let mut leased = Leased::default();
+        leased.leases = (0..4).map(lease).collect();
+        leased.fair_share = 2;
         let first = surplus(&leased, &BucketSet::EMPTY);
         assert_eq!(first, [Bucket(2), Bucket(3)].into_iter().collect());
         assert!(surplus(&leased, &first).is_empty());

@@ -144,15 +144,14 @@ mod tests {
     fn park(rows: usize) -> (u64, KeyTransition) {
         let message = outbox_contract::Message::new("t", "t").unwrap();
         let row = RowId { position: Position(1), id: MessageId::from_uuid(uuid::Uuid::nil()) };
-        let transition = KeyTransition {
-            route: Route::default(),
-            relay: RelayId::new(),
-            bucket: Bucket(0),
-            epoch: Epoch(1),
-            key: message.key_id(),
-            version: None,
-            step: Step::Park { rows: vec![row; rows] },
-        };
+        let transition = KeyTransition::new(
+            Route::default(),
+            RelayId::new(),
+            (Bucket(0), Epoch(1)),
+            message.key_id(),
+            None,
+            Step::Park { rows: vec![row; rows] },
+        );
         (1, transition)
     }
 

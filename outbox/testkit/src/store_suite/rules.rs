@@ -396,7 +396,7 @@ impl<'s, S: Store> ModelRoute<'s, S> {
 
     fn mark(&mut self, leases: &[Lease], life: i64) -> LowWater {
         let covered = leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
-        LowWater { position: Position(self.rng.i64(1..1_000)), covered, life }
+        LowWater::new(Position(self.rng.i64(1..1_000)), covered, life)
     }
 
     async fn beat(&mut self, at: usize) {
@@ -404,22 +404,13 @@ impl<'s, S: Store> ModelRoute<'s, S> {
         let last = self.last(relay);
         let is_short = self.rng.u8(0..4) == 0;
         let yields = self.rng.u8(0..3) == 0;
-        let request = LeaseRequest {
-            relay,
-            label: format!("relay {at}"),
-            route: self.route.clone(),
-            lasts: if is_short { INSTANT } else { LONG },
-            transport_available: is_short || self.rng.u8(0..4) > 0,
-            fingerprint: self.rng.i64(0..2),
-            low_water: self.mark(&last.leases, last.life),
-            yielding: last
-                .leases
-                .iter()
-                .filter(|_| yields)
-                .take(7)
-                .map(|lease| lease.bucket)
-                .collect::<BucketSet>(),
-        };
+        let mut request = LeaseRequest::new(relay, self.route.clone(), if is_short { INSTANT } else { LONG });
+        request.label = format!("relay {at}");
+        request.transport_available = is_short || self.rng.u8(0..4) > 0;
+        request.fingerprint = self.rng.i64(0..2);
+        request.low_water = self.mark(&last.leases, last.life);
+        request.yielding =
+            last.leases.iter().filter(|_| yields).take(7).map(|lease| lease.bucket).collect::<BucketSet>();
         self.done.push(format!(
             "{at} beats for {:?}, transport {}, yields {yields}",
             request.lasts, request.transport_available

@@ -153,16 +153,11 @@ impl<S: Store> Relay<S> {
     }
 
     pub(super) fn lease_request(&self) -> LeaseRequest {
-        LeaseRequest {
-            relay: self.id,
-            label: "suite".into(),
-            route: self.route.clone(),
-            lasts: self.lasts,
-            transport_available: true,
-            fingerprint: 7,
-            low_water: self.low_water.clone(),
-            yielding: BucketSet::EMPTY,
-        }
+        let mut request = LeaseRequest::new(self.id, self.route.clone(), self.lasts);
+        request.label = "suite".into();
+        request.fingerprint = 7;
+        request.low_water = self.low_water.clone();
+        request
     }
 
     /// Performs a heartbeat and keeps the leases that it returns.
@@ -181,7 +176,7 @@ impl<S: Store> Relay<S> {
     /// Returns a mark of these leases, in the database's present life.
     pub(super) fn mark(&self, leases: &[Lease], position: Position) -> LowWater {
         let covered = leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
-        LowWater { position, covered, life: self.life }
+        LowWater::new(position, covered, self.life)
     }
 
     pub(super) fn owned(&self) -> BucketSet {
@@ -255,15 +250,14 @@ impl<S: Store> Relay<S> {
     }
 
     pub(super) fn key_transition(&self, key: &KeyId, version: Option<i64>, step: Step) -> KeyTransition {
-        KeyTransition {
-            route: self.route.clone(),
-            relay: self.id,
-            bucket: key.bucket(),
-            epoch: self.epoch_of(key),
-            key: key.clone(),
+        KeyTransition::new(
+            self.route.clone(),
+            self.id,
+            (key.bucket(), self.epoch_of(key)),
+            key.clone(),
             version,
             step,
-        }
+        )
     }
 
     pub(super) async fn transition(&self, transition: KeyTransition) -> Transitioned {
@@ -288,16 +282,9 @@ impl<S: Store> Relay<S> {
     }
 
     pub(super) fn due_request(&self) -> DueRequest {
-        DueRequest {
-            route: self.route.clone(),
-            relay: self.id,
-            buckets: BucketSet::ALL,
-            except: Vec::new(),
-            muted: Vec::new(),
-            keys: 100,
-            messages: 1_000,
-            bytes: usize::MAX >> 2,
-        }
+        let mut request = DueRequest::new(self.route.clone(), self.id, BucketSet::ALL);
+        request.bytes = usize::MAX >> 2;
+        request
     }
 
     pub(super) async fn due(&self) -> Due {

@@ -210,12 +210,12 @@ impl Tables {
 
 fn listed(letter: &DeadLetter) -> Listed {
     let listed = Listed::new(letter.route.clone(), Arc::clone(&letter.stored), letter.died_at);
-    listed.with_death(outbox_contract::backend::Death {
-        reason: letter.reason.clone(),
-        attempts: letter.attempts,
-        first_failure: letter.first_failure.clone(),
-        last_failure: letter.last_failure.clone(),
-    })
+    listed.with_death(outbox_contract::backend::Death::new(
+        letter.reason.clone(),
+        letter.attempts,
+        letter.first_failure.clone(),
+        letter.last_failure.clone(),
+    ))
 }
 
 /// Returns true if a filter selects this message, set aside at this instant.

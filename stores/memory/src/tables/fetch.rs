@@ -4,6 +4,7 @@ use std::ops::Bound::{Excluded, Included};
 use std::sync::Arc;
 use std::time::Duration;
 
+use outbox_contract::backend::rules::failing_key::KeyState;
 use outbox_contract::backend::{
     Due, DueKey, DueRequest, FetchRequest, Fetched, FetchedRow, Position, Scope, Stored, Waiting,
 };
@@ -16,7 +17,7 @@ use super::route::RouteTables;
 impl Tables {
     pub(crate) fn fetch(&self, request: &FetchRequest, now: Timestamp) -> Fetched {
         let Some(tables) = self.routes.get(&request.route) else {
-            return Fetched { lapsed: !request.buckets.is_empty(), ..Fetched::default() };
+            return Fetched::new(Vec::new(), false, Position::START, !request.buckets.is_empty());
         };
         tables.fetch(request, now)
     }
@@ -29,7 +30,8 @@ impl Tables {
 impl RouteTables {
     fn fetch(&self, request: &FetchRequest, now: Timestamp) -> Fetched {
         let buckets = request.buckets.intersection(&self.owned(request.relay, now));
-        let mut fetched = Fetched { lapsed: buckets != request.buckets, ..Fetched::default() };
+        let mut fetched = Fetched::default();
+        fetched.lapsed = buckets != request.buckets;
         if buckets.is_empty() || request.after >= request.until {
             return fetched;
         }
@@ -79,12 +81,7 @@ impl RouteTables {
         if muted.iter().any(|scope| scope.covers(&key)) {
             FetchedRow::Muted(stored.position)
         } else if self.keys.get(&key).is_some() {
-            FetchedRow::Failing(Waiting {
-                at: stored.row(),
-                key,
-                bucket: stored.bucket,
-                stripe: stored.stripe,
-            })
+            FetchedRow::Failing(Waiting::new(stored.row(), key, stored.bucket, stored.stripe))
         } else {
             FetchedRow::Message(Arc::clone(stored))
         }
@@ -114,16 +111,9 @@ impl RouteTables {
                 due.next = Some(Duration::ZERO);
                 break;
             }
-            let failing = row.state.failing.filter(|failing| row.first_parked() == Some(*failing));
-            due.keys.push(DueKey {
-                key: key.clone(),
-                bucket,
-                version: row.state.version,
-                failing,
-                attempts: row.state.attempts,
-                first_failure: row.state.first_failure.clone(),
-                parked,
-            });
+            let KeyState { version, failing, attempts, first_failure, .. } = row.state.clone();
+            let due_key = DueKey::new(key.clone(), bucket, version, parked);
+            due.keys.push(due_key.with_failing(failing, attempts, first_failure));
         }
         due
     }

@@ -77,7 +77,7 @@ impl RouteTables {
 
     fn lease(&mut self, request: &LeaseRequest, now: Timestamp) -> Leased {
         let relays = self.relays.values().map(|relay| relay.row);
-        let Heartbeat { relay, changed, mut leased } =
+        let Heartbeat { relay, changed, mut leased, .. } =
             leases::heartbeat(relays, self.owners.values().copied(), request, now);
         self.relays.insert(request.relay, Relay { label: request.label.clone(), row: relay });
         self.put_buckets(changed);
@@ -86,7 +86,7 @@ impl RouteTables {
     }
 
     pub(super) fn pauses(&self) -> Paused {
-        Paused { route: self.paused, topics: self.paused_topics.iter().cloned().collect() }
+        Paused::new(self.paused, self.paused_topics.iter().cloned().collect())
     }
 
     fn put_buckets(&mut self, rows: Vec<BucketRow>) {

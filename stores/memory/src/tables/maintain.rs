@@ -18,18 +18,16 @@ impl Tables {
         let (handled_ids_removed, more_handled_ids) = self.handled_ids.expire(limit, now);
         let (audit_removed, more_audit) = self.audit.expire(limit, now);
         let relays_removed = self.remove_relays(limit, now);
-        Maintained {
-            promoted,
-            history_removed,
-            handled_ids_removed,
-            audit_removed,
-            relays_removed,
-            more: more_history
-                || more_handled_ids
-                || more_audit
-                || next_due.is_some_and(|due_at| due_at <= now),
-            next_due: next_due.map(|due_at| due_at.since(now)),
-        }
+        let mut maintained = Maintained::default();
+        maintained.promoted = promoted;
+        maintained.history_removed = history_removed;
+        maintained.handled_ids_removed = handled_ids_removed;
+        maintained.audit_removed = audit_removed;
+        maintained.relays_removed = relays_removed;
+        maintained.more =
+            more_history || more_handled_ids || more_audit || next_due.is_some_and(|due_at| due_at <= now);
+        maintained.next_due = next_due.map(|due_at| due_at.since(now));
+        maintained
     }
 
     pub(crate) fn backlog(&self, route: &Route, now: Timestamp) -> Backlog {

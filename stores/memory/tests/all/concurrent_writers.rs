@@ -140,14 +140,13 @@ async fn a_requeued_message_waits_for_an_open_writer_of_its_key() {
         [outbox_contract::backend::FetchedRow::Message(stored)] => stored.row(),
         other => panic!("{other:?}"),
     };
-    let bury = KeyTransition {
-        route: Route::default(),
-        relay: relay(1),
-        bucket: key("a").bucket(),
-        epoch: owner.leases[0].epoch,
-        key: key("a"),
-        version: None,
-        step: Step::Bury {
+    let bury = KeyTransition::new(
+        Route::default(),
+        relay(1),
+        (key("a").bucket(), owner.leases[0].epoch),
+        key("a"),
+        None,
+        Step::Bury {
             discard: false,
             row,
             reason: "rejected",
@@ -155,7 +154,7 @@ async fn a_requeued_message_waits_for_an_open_writer_of_its_key() {
             first: Failure::new("c", "m"),
             last: Failure::new("c", "m"),
         },
-    };
+    );
     assert_eq!(store.transition(&[bury]).await.unwrap(), [Transitioned::Done(None)]);
 
     let mut open = store.begin().await.unwrap();

@@ -55,15 +55,8 @@ async fn step(store: &MemoryStore, key: &KeyId, version: Option<i64>, step: Step
     let leased = beat(store, relay(1)).await;
     let bucket = key.bucket();
     let epoch = leased.leases[usize::from(bucket.0)].epoch;
-    let transition = KeyTransition {
-        route: Route::default(),
-        relay: relay(1),
-        bucket,
-        epoch,
-        key: key.clone(),
-        version,
-        step,
-    };
+    let transition =
+        KeyTransition::new(Route::default(), relay(1), (bucket, epoch), key.clone(), version, step);
     store.transition(&[transition]).await.unwrap()[0]
 }
 
@@ -75,16 +68,11 @@ async fn done(store: &MemoryStore, key: &KeyId, version: Option<i64>, what: Step
 }
 
 fn due_request(keys: usize) -> DueRequest {
-    DueRequest {
-        route: Route::default(),
-        relay: relay(1),
-        buckets: BucketSet::ALL,
-        except: vec![],
-        muted: vec![],
-        keys,
-        messages: 10,
-        bytes: 1_000,
-    }
+    let mut request = DueRequest::new(Route::default(), relay(1), BucketSet::ALL);
+    request.keys = keys;
+    request.messages = 10;
+    request.bytes = 1_000;
+    request
 }
 
 async fn due(store: &MemoryStore) -> Due {

@@ -6,16 +6,9 @@ fn at(ownership: &mut Ownership, millis: i64) -> &mut Ownership {
 }
 
 fn request(relay: RelayId) -> LeaseRequest {
-    LeaseRequest {
-        relay,
-        label: "test".to_owned(),
-        route: Route::default(),
-        lasts: Duration::from_millis(10),
-        transport_available: true,
-        fingerprint: 0,
-        low_water: LowWater::default(),
-        yielding: BucketSet::EMPTY,
-    }
+    let mut request = LeaseRequest::new(relay, Route::default(), Duration::from_millis(10));
+    request.label = "test".to_owned();
+    request
 }
 
 fn fresh() -> Ownership {
@@ -63,7 +56,7 @@ fn what_is_given_up_is_kept_no_longer_than_it_was() {
 /// A mark of these leases.
 fn mark(leases: &[Lease], position: i64) -> LowWater {
     let covered = leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
-    LowWater { position: Position(position), covered, life: 0 }
+    LowWater::new(Position(position), covered, 0)
 }
 
 #[test]

@@ -18,6 +18,7 @@ use crate::error::{TransportError, TransportErrorKind};
 
 /// Finished deliveries of a unit that the broker has not confirmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Finished<P> {
     /// The unit.
     pub unit: Unit,

@@ -95,6 +95,7 @@ impl BucketRow {
 
 /// The result of a heartbeat.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Heartbeat {
     /// The relay's row, to be written.
     pub relay: RelayRow,

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use outbox_contract::backend::{
-    BucketSet, FetchRequest, FetchedRow, KeyTransition, LeaseRequest, LowWater, RelayId, Step, Stored,
-    Transitioned,
+    BucketSet, FetchRequest, FetchedRow, KeyTransition, LeaseRequest, RelayId, Step, Stored, Transitioned,
 };
 use outbox_contract::{Failure, Json, Store};
 use outbox_store_memory::MemoryStore;
@@ -82,16 +81,8 @@ async fn what_others_finished_while_this_process_slept_is_not_handled_behind_new
         let (first, second, other) = (message("a"), message("a"), message("b"));
         assert!(processor.store(&errand(), &[&first, &second, &other]).await.unwrap());
         let (relay, route) = (RelayId::new(), processor.route.clone());
-        let request = LeaseRequest {
-            relay,
-            label: "awake".to_owned(),
-            route: route.clone(),
-            lasts: Duration::from_secs(60),
-            transport_available: true,
-            fingerprint: 0,
-            low_water: LowWater::default(),
-            yielding: BucketSet::EMPTY,
-        };
+        let mut request = LeaseRequest::new(relay, route.clone(), Duration::from_secs(60));
+        request.label = "awake".to_owned();
         let leases = store.lease(&request).await.unwrap().leases;
         let read = store.fetch(&FetchRequest::new(route.clone(), relay, BucketSet::ALL)).await.unwrap().rows;
         let read: Vec<Arc<Stored>> = read
@@ -108,15 +99,7 @@ async fn what_others_finished_while_this_process_slept_is_not_handled_behind_new
             first: failure.clone(),
             last: failure,
         };
-        let bury = KeyTransition {
-            route,
-            relay,
-            bucket: lease.bucket,
-            epoch: lease.epoch,
-            key,
-            version: None,
-            step,
-        };
+        let bury = KeyTransition::new(route, relay, (lease.bucket, lease.epoch), key, None, step);
         assert!(matches!(*store.transition(&[bury]).await.unwrap(), [Transitioned::Done(_)]));
         let expected = [Verdict::Done(Done::Gone), Verdict::Done(Done::Handled)];
         assert_eq!(process(&processor, &[&second]).await, expected[1..]);

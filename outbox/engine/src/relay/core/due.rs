@@ -178,16 +178,11 @@ impl Core {
             ((messages / MAX_MESSAGES).clamp(1, MAX_KEYS), MAX_MESSAGES.min(messages))
         };
         self.due.next = None;
-        Some(Question::Due(DueRequest {
-            route: self.route.clone(),
-            relay: self.relay,
-            buckets: self.reading.owned,
-            except,
-            muted: self.reading.closed(),
-            keys: keys.min(max_keys),
-            messages: each,
-            bytes: bytes.min(self.limits.fetch_bytes).min(max_bytes),
-        }))
+        let mut request = DueRequest::new(self.route.clone(), self.relay, self.reading.owned);
+        (request.except, request.muted) = (except, self.reading.closed());
+        (request.keys, request.messages) = (keys.min(max_keys), each);
+        request.bytes = bytes.min(self.limits.fetch_bytes).min(max_bytes);
+        Some(Question::Due(request))
     }
 
     /// Takes due failing keys from an answer of the store.

@@ -67,7 +67,7 @@ impl Leases {
     /// Returns a low-water mark of these buckets, under the epochs under which they were read.
     fn mark(&self, buckets: BucketSet, position: Position) -> LowWater {
         let covered = buckets.iter().map(|bucket| (bucket, self.epoch(bucket))).collect();
-        LowWater { position, covered, life: self.life }
+        LowWater::new(position, covered, self.life)
     }
 }
 

@@ -58,15 +58,14 @@ impl Core {
                 first: failure.clone(),
                 last: failure,
             };
-            let transition = KeyTransition {
-                route: self.route.clone(),
-                relay: self.relay,
-                bucket: bad.row.bucket,
-                epoch: bad.epoch,
-                key: bad.row.key.clone(),
-                version: None,
+            let transition = KeyTransition::new(
+                self.route.clone(),
+                self.relay,
+                (bad.row.bucket, bad.epoch),
+                bad.row.key.clone(),
+                None,
                 step,
-            };
+            );
             self.commands.push(Command::Transition { number, transition });
             self.malformed.asked.insert(number, bad);
         }

@@ -50,15 +50,14 @@ impl Core {
         // A key that makes room for others may stand in a line: what is in none of its hands is in
         // no batch either.
         state.line = None;
-        let transition = KeyTransition {
-            route: self.route.clone(),
-            relay: self.relay,
-            bucket: state.bucket,
-            epoch: state.epoch,
-            key: state.name.clone(),
+        let transition = KeyTransition::new(
+            self.route.clone(),
+            self.relay,
+            (state.bucket, state.epoch),
+            state.name.clone(),
             version,
             step,
-        };
+        );
         self.stepping.insert(number, key);
         self.commands.push(Command::Transition { number, transition });
     }

@@ -194,7 +194,10 @@ mod tests {
     const EVERY: Duration = Duration::from_secs(5);
 
     fn round(promoted: u64, next_due: Option<Duration>) -> Maintained {
-        Maintained { promoted, next_due, ..Maintained::default() }
+        let mut maintained = Maintained::default();
+        maintained.promoted = promoted;
+        maintained.next_due = next_due;
+        maintained
     }
 
     #[test]
@@ -208,9 +211,12 @@ mod tests {
 
     #[test]
     fn what_is_left_of_a_long_round_is_done_soon() {
-        let done = Maintained { history_removed: 1_000, more: true, ..Maintained::default() };
+        let mut done = Maintained::default();
+        done.history_removed = 1_000;
+        done.more = true;
         assert_eq!(Pace::default().after(&done, EVERY), Duration::from_millis(1));
-        let later = Maintained { next_due: Some(EVERY), ..done };
+        let mut later = done;
+        later.next_due = Some(EVERY);
         assert_eq!(Pace::default().after(&later, EVERY), Duration::from_millis(1));
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::backend::{BucketSet, LeaseRequest, LowWater, RelayId};
+use outbox_contract::backend::{LeaseRequest, RelayId};
 use outbox_contract::{
     Admin, AdminExt, Exhausted, Outgoing, RetryPolicy, RetryRule, Route, Store, Timestamp, Transactional,
 };
@@ -308,16 +308,8 @@ async fn append_by(world: &World, route: &str) {
 /// Registers a relay of another program, for so long.
 async fn serve(world: &World, route: &str, lasts: Duration) {
     let route = Route::new(route).unwrap();
-    let request = LeaseRequest {
-        relay: RelayId::new(),
-        label: "another".to_owned(),
-        route,
-        lasts,
-        transport_available: true,
-        fingerprint: 0,
-        low_water: LowWater::default(),
-        yielding: BucketSet::EMPTY,
-    };
+    let mut request = LeaseRequest::new(RelayId::new(), route, lasts);
+    request.label = "another".to_owned();
     world.store.lease(&request).await.unwrap();
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use outbox_contract::Store;
-use outbox_contract::backend::{BucketSet, LeaseRequest, LowWater, Position, RelayId};
+use outbox_contract::backend::{LeaseRequest, LowWater, Position, RelayId};
 use outbox_engine::RelayHandle;
 use outbox_testkit::{Fault, StoreCall};
 
@@ -11,16 +11,9 @@ use crate::promises::support::{MS, Rig, S, World, message, within};
 
 /// Heartbeat of a relay that does nothing else.
 fn lease_request() -> LeaseRequest {
-    LeaseRequest {
-        relay: RelayId::new(),
-        label: "next".into(),
-        route: super::support::route(),
-        lasts: S * 15,
-        transport_available: true,
-        fingerprint: 0,
-        low_water: LowWater::default(),
-        yielding: BucketSet::EMPTY,
-    }
+    let mut request = LeaseRequest::new(RelayId::new(), super::support::route(), S * 15);
+    request.label = "next".into();
+    request
 }
 
 /// Starts two relays with half of the buckets each, and messages in both halves. The first relay's
@@ -97,7 +90,7 @@ async fn what_stands_below_a_saved_mark_is_delivered_within_a_minute() {
         let gone = lease_request();
         let leased = Store::lease(&world.store, &gone).await.unwrap();
         let covered = leased.leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
-        let mark = LowWater { position: Position(10_000), covered, life: leased.life };
+        let mark = LowWater::new(Position(10_000), covered, leased.life);
         let route = super::support::route();
         world.store.give_back(gone.relay, &route, &leased.leases, &mark, true).await.unwrap();
 

@@ -154,19 +154,10 @@ impl BrokenStore {
             }
             (transition.relay, transition.epoch) = (asked, asked_epoch);
         }
-        let leased = self
-            .inner
-            .lease(&LeaseRequest {
-                relay: transition.relay,
-                label: "broken".into(),
-                route: transition.route.clone(),
-                lasts: Duration::from_secs(600),
-                transport_available: true,
-                fingerprint: 7,
-                low_water: LowWater::default(),
-                yielding: BucketSet::EMPTY,
-            })
-            .await?;
+        let lasts = Duration::from_secs(600);
+        let mut request = LeaseRequest::new(transition.relay, transition.route.clone(), lasts);
+        request.fingerprint = 7;
+        let leased = self.inner.lease(&request).await?;
         match leased.leases.iter().find(|lease| lease.bucket == transition.bucket) {
             Some(lease) => {
                 transition.epoch = lease.epoch;

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::backend::{
-    BucketSet, FetchRequest, Fetched, FetchedRow, LeaseRequest, Leased, LowWater, RelayId,
-};
+use outbox_contract::backend::{BucketSet, FetchRequest, Fetched, FetchedRow, LeaseRequest, Leased, RelayId};
 use outbox_contract::{KeyId, Message, MessageId, Route, Store, Timestamp, Transactional};
 use outbox_store_memory::{MemoryStore, MemoryStoreBuilder, MemoryTx};
 
@@ -54,16 +52,10 @@ pub(crate) fn relay(number: u128) -> RelayId {
 }
 
 pub(crate) fn request(relay: RelayId) -> LeaseRequest {
-    LeaseRequest {
-        relay,
-        label: "test".into(),
-        route: Route::default(),
-        lasts: LEASE,
-        transport_available: true,
-        fingerprint: 1,
-        low_water: LowWater::default(),
-        yielding: BucketSet::EMPTY,
-    }
+    let mut request = LeaseRequest::new(relay, Route::default(), LEASE);
+    request.label = "test".into();
+    request.fingerprint = 1;
+    request
 }
 
 pub(crate) async fn beat(store: &MemoryStore, relay: RelayId) -> Leased {

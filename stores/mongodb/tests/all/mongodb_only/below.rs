@@ -2,7 +2,7 @@
 //! messages.
 
 use mongodb::bson::{Document, doc};
-use outbox_contract::backend::{LeaseRequest, LowWater, Position, RelayId};
+use outbox_contract::backend::{LowWater, Position, RelayId};
 use outbox_contract::{Admin, Route, Store};
 use outbox_store_mongodb::MongoDbStore;
 use outbox_testkit::Warnings;
@@ -33,8 +33,9 @@ async fn what_stands_below_a_mark_is_shown_and_counted() {
     }
     assert_eq!(copy.len(), 3);
     let covered = leased.leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
-    let low_water = LowWater { position: mark, covered, life: leased.life };
-    store.lease(&LeaseRequest { low_water, ..request.clone() }).await.unwrap();
+    let mut saves = request.clone();
+    saves.low_water = LowWater::new(mark, covered, leased.life);
+    store.lease(&saves).await.unwrap();
 
     append(store, [message("a")]).await;
     hot.insert_many(copy).await.unwrap();

@@ -43,7 +43,7 @@ async fn park(store: &MongoDbStore, relay: RelayId, appended: Vec<Message>) -> V
             Step::Fail { row, attempts: 3, first: failure(), last: failure(), then, behind: rows }
         };
         let (route, bucket, key) = (Route::default(), key.bucket(), key.clone());
-        let step = KeyTransition { route, relay, bucket, epoch, key, version: None, step };
+        let step = KeyTransition::new(route, relay, (bucket, epoch), key, None, step);
         let answer = store.transition(&[step]).await.unwrap().remove(0);
         assert!(matches!(answer, Transitioned::Done(Some(_))), "{answer:?}");
     }
@@ -136,9 +136,8 @@ async fn only_the_first_message_of_the_first_due_key_comes_whatever_it_weighs() 
         park(store, relay, vec![heavy(key), heavy(key)]).await;
     }
     let due = async |bytes: usize, except: Vec<KeyId>| {
-        let (route, buckets) = (Route::default(), BucketSet::ALL);
-        let request =
-            DueRequest { route, relay, buckets, except, muted: Vec::new(), keys: 10, messages: 10, bytes };
+        let mut request = DueRequest::new(Route::default(), relay, BucketSet::ALL);
+        (request.except, request.bytes) = (except, bytes);
         store.due(&request).await.unwrap()
     };
     let parked = |due: &Due| due.keys.iter().map(|key| key.parked.len()).collect::<Vec<_>>();

@@ -86,14 +86,13 @@ fn assert_reads_wait(noted: &Mutex<Vec<Said>>, what: &str) -> usize {
 /// A step in which a message fails and is due again at once.
 fn fails(request: &LeaseRequest, epoch: outbox_contract::backend::Epoch, stored: &Stored) -> KeyTransition {
     let failure = Failure::new("refused", "no");
-    KeyTransition {
-        route: Route::default(),
-        relay: request.relay,
-        bucket: stored.bucket,
-        epoch,
-        key: stored.message.key_id(),
-        version: None,
-        step: Step::Fail {
+    KeyTransition::new(
+        Route::default(),
+        request.relay,
+        (stored.bucket, epoch),
+        stored.message.key_id(),
+        None,
+        Step::Fail {
             row: stored.row(),
             attempts: 1,
             first: failure.clone(),
@@ -101,7 +100,7 @@ fn fails(request: &LeaseRequest, epoch: outbox_contract::backend::Epoch, stored:
             then: Then::RetryAfter(std::time::Duration::ZERO),
             behind: Vec::<RowId>::new(),
         },
-    }
+    )
 }
 
 #[tokio::test]
@@ -132,16 +131,10 @@ async fn what_is_read_after_a_write_waits_for_it() {
     store.transition(&[fails(&request, epoch, &read[1])]).await.unwrap();
     // Reads of the step itself belong to it.
     noted.lock().unwrap().retain(|said| matches!(said, Said::Wrote(name, _) if name == "commitTransaction"));
-    let due = DueRequest {
-        route: Route::default(),
-        relay,
-        buckets: BucketSet::ALL,
-        except: Vec::new(),
-        muted: Vec::new(),
-        keys: 10,
-        messages: 10,
-        bytes: 1_000_000,
-    };
+    let mut due = DueRequest::new(Route::default(), relay, BucketSet::ALL);
+    due.keys = 10;
+    due.messages = 10;
+    due.bytes = 1_000_000;
     assert!(store.fetch(&everything(relay)).await.unwrap().rows.is_empty());
     store.due(&due).await.unwrap();
     store.backlog(&Route::default()).await.unwrap();

@@ -19,14 +19,13 @@ use super::support::{
 
 async fn failing(fixture: &Fixture, relay: RelayId, stored: &Stored) -> KeyTransition {
     let key = stored.message.key_id();
-    KeyTransition {
-        route: Route::default(),
+    KeyTransition::new(
+        Route::default(),
         relay,
-        bucket: key.bucket(),
-        epoch: epoch(&fixture.store, relay, &key).await,
+        (key.bucket(), epoch(&fixture.store, relay, &key).await),
         key,
-        version: None,
-        step: Step::Fail {
+        None,
+        Step::Fail {
             row: stored.row(),
             attempts: 3,
             first: Failure::new("test", "first"),
@@ -34,7 +33,7 @@ async fn failing(fixture: &Fixture, relay: RelayId, stored: &Stored) -> KeyTrans
             then: Then::RetryAfter(Duration::from_secs(3_600)),
             behind: Vec::new(),
         },
-    }
+    )
 }
 
 /// A relay, a message that it has read, and the step with which that fails.
@@ -202,12 +201,10 @@ async fn of_two_steps_that_have_seen_the_same_state_one_begins_again() {
     else {
         panic!()
     };
-    let parks = KeyTransition { step: Step::Park { rows: vec![read[1].row()] }, ..fails.clone() };
-    let resumes = KeyTransition {
-        version: Some(version),
-        step: Step::Resume { delivered: vec![read[0].row()] },
-        ..fails.clone()
-    };
+    let mut parks = fails.clone();
+    parks.step = Step::Park { rows: vec![read[1].row()] };
+    let mut resumes = fails.clone();
+    (resumes.version, resumes.step) = (Some(version), Step::Resume { delivered: vec![read[0].row()] });
 
     let mut halting = Halting::before(&fixture, "findAndModify", "outbox_route").await;
     let slow = halting.store.clone();

@@ -168,7 +168,7 @@ async fn transition(
 ) -> Transitioned {
     let epoch = epoch(&fixture.store, relay, key).await;
     let (route, bucket, key) = (Route::default(), key.bucket(), key.clone());
-    let transition = KeyTransition { route, relay, bucket, epoch, key, version, step };
+    let transition = KeyTransition::new(route, relay, (bucket, epoch), key, version, step);
     fixture.store.transition(&[transition]).await.unwrap().remove(0)
 }
 
@@ -234,16 +234,10 @@ async fn what_fails_is_moved_whatever_binary_its_id_is() {
         assert_eq!(transition(&fixture, relay, &key, None, park).await, Transitioned::Done(Some(version)));
         assert!(fetch(store, relay).await.is_empty(), "{subtype:?}: what was parked came again");
 
-        let request = DueRequest {
-            route: Route::default(),
-            relay,
-            buckets: BucketSet::ALL,
-            except: Vec::new(),
-            muted: Vec::new(),
-            keys: 10,
-            messages: 10,
-            bytes: 1_000_000,
-        };
+        let mut request = DueRequest::new(Route::default(), relay, BucketSet::ALL);
+        request.keys = 10;
+        request.messages = 10;
+        request.bytes = 1_000_000;
         let due = store.due(&request).await.unwrap().keys.remove(0);
         let parked: Vec<_> = due.parked.iter().map(|stored| stored.row()).collect();
         assert_eq!(parked, read.iter().map(|stored| stored.row()).collect::<Vec<_>>());

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use mongodb::bson::Document;
 use mongodb::{ClientSession, Collection};
-use outbox_contract::backend::{
-    BucketSet, Epoch, FetchRequest, FetchedRow, LeaseRequest, LowWater, RelayId, Stored,
-};
+use outbox_contract::backend::{BucketSet, Epoch, FetchRequest, FetchedRow, LeaseRequest, RelayId, Stored};
 use outbox_contract::{KeyId, Message, Outgoing, Route, Store, Transactional};
 use outbox_servers::{MongoDb, MongoDbServer, OrSkip};
 use outbox_store_mongodb::{MongoDbOptions, MongoDbStore};
@@ -97,16 +95,9 @@ pub(crate) async fn append(store: &MongoDbStore, messages: impl IntoIterator<Ite
 
 /// Returns the heartbeat request of a relay on the route `default`.
 pub(crate) fn lease_request(relay: RelayId) -> LeaseRequest {
-    LeaseRequest {
-        relay,
-        label: "test".to_owned(),
-        route: Route::default(),
-        lasts: Duration::from_secs(3_600),
-        transport_available: true,
-        fingerprint: 0,
-        low_water: LowWater::default(),
-        yielding: BucketSet::EMPTY,
-    }
+    let mut request = LeaseRequest::new(relay, Route::default(), Duration::from_secs(3_600));
+    request.label = "test".to_owned();
+    request
 }
 
 /// A relay that owns every bucket.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::backend::{BucketSet, Fetched, FetchedRow, LeaseRequest, LowWater, RelayId, Stored};
+use outbox_contract::backend::{Fetched, FetchedRow, LeaseRequest, RelayId, Stored};
 use outbox_contract::{Message, Outgoing, Route, Store, Transactional};
 use outbox_servers::{Galera, GaleraCluster, OrSkip};
 use outbox_store_mysql::{MySqlOptions, MySqlStore};
@@ -143,16 +143,9 @@ pub(crate) async fn append(store: &MySqlStore, messages: &[Message]) {
 
 /// A heartbeat on the route `default`, for leases of an hour.
 pub(crate) fn heartbeat(relay: RelayId) -> LeaseRequest {
-    LeaseRequest {
-        relay,
-        label: "test".to_owned(),
-        route: Route::default(),
-        lasts: Duration::from_secs(3_600),
-        transport_available: true,
-        fingerprint: 0,
-        low_water: LowWater::default(),
-        yielding: BucketSet::EMPTY,
-    }
+    let mut request = LeaseRequest::new(relay, Route::default(), Duration::from_secs(3_600));
+    request.label = "test".to_owned();
+    request
 }
 
 /// The messages of an answer that has nothing else.

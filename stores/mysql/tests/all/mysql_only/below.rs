@@ -1,7 +1,7 @@
 //! Positions and numbers that came back, as after a restore or an import: of the stripes, or of
 //! messages.
 
-use outbox_contract::backend::{BucketSet, FetchRequest, LeaseRequest, LowWater, Position, RelayId};
+use outbox_contract::backend::{BucketSet, FetchRequest, LowWater, Position, RelayId};
 use outbox_contract::{Admin, Route, Store};
 use outbox_store_mysql::MySqlStore;
 use outbox_testkit::Warnings;
@@ -28,8 +28,9 @@ async fn what_stands_below_a_mark_is_shown_and_counted() {
         append(store, (0..5).map(|_| message("a"))).await;
         let mark = Position(fixture.number("select max(position) from outbox_message").await);
         let covered = leased.leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
-        let low_water = LowWater { position: mark, covered, life: leased.life };
-        store.lease(&LeaseRequest { low_water, ..request.clone() }).await.unwrap();
+        let mut saves = request.clone();
+        saves.low_water = LowWater::new(mark, covered, leased.life);
+        store.lease(&saves).await.unwrap();
         let set_back = format!("update outbox_message set position = position - {HOUR}");
         fixture.run(&set_back).await;
         assert_eq!(below(store, request.relay, mark).await, 5);

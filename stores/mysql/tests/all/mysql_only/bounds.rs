@@ -12,16 +12,10 @@ use sqlx::{Connection, Row};
 use super::support::{append, both, both_with, fails, fetch, message, messages, options, relay, run};
 
 async fn due(store: &MySqlStore, relay: RelayId, bytes: usize) -> Due {
-    let request = DueRequest {
-        route: Route::default(),
-        relay,
-        buckets: BucketSet::ALL,
-        except: Vec::new(),
-        muted: Vec::new(),
-        keys: 10,
-        messages: 10,
-        bytes,
-    };
+    let mut request = DueRequest::new(Route::default(), relay, BucketSet::ALL);
+    request.keys = 10;
+    request.messages = 10;
+    request.bytes = bytes;
     store.due(&request).await.unwrap()
 }
 

@@ -86,16 +86,10 @@ async fn an_open_writer_is_in_no_relays_way() {
         store.settle(&route, &[read[2].row()]).await.unwrap();
         store.hold(&route, &read[0].message.key_id()).await.unwrap();
         store.release(&route, &read[0].message.key_id()).await.unwrap();
-        let request = DueRequest {
-            route: route.clone(),
-            relay,
-            buckets: BucketSet::ALL,
-            except: Vec::new(),
-            muted: Vec::new(),
-            keys: 10,
-            messages: 10,
-            bytes: 1_000_000,
-        };
+        let mut request = DueRequest::new(route.clone(), relay, BucketSet::ALL);
+        request.keys = 10;
+        request.messages = 10;
+        request.bytes = 1_000_000;
         assert_eq!(store.due(&request).await.unwrap().keys.len(), 1);
         let done = store.maintain(100).await.unwrap();
         assert_eq!(done.promoted, 1, "the one that is committed, of a key that nobody is writing to");

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::backend::{
-    BucketSet, Epoch, FetchRequest, Fetched, FetchedRow, KeyTransition, LeaseRequest, LowWater, RelayId,
-    RowId, Step, Stored, Then,
+    BucketSet, Epoch, FetchRequest, Fetched, FetchedRow, KeyTransition, LeaseRequest, RelayId, RowId, Step,
+    Stored, Then,
 };
 use outbox_contract::{Failure, Message, Outgoing, Route, Store, Transactional};
 use outbox_servers::{MariaDb, MySql, MySqlServer, OrSkip};
@@ -178,16 +178,9 @@ pub(crate) async fn relay(store: &MySqlStore) -> RelayId {
 
 /// A heartbeat on the route `default`, for leases of an hour.
 pub(crate) fn heartbeat(relay: RelayId) -> LeaseRequest {
-    LeaseRequest {
-        relay,
-        label: "test".to_owned(),
-        route: Route::default(),
-        lasts: Duration::from_secs(3_600),
-        transport_available: true,
-        fingerprint: 0,
-        low_water: LowWater::default(),
-        yielding: BucketSet::EMPTY,
-    }
+    let mut request = LeaseRequest::new(relay, Route::default(), Duration::from_secs(3_600));
+    request.label = "test".to_owned();
+    request
 }
 
 /// A step in which the first of these messages of a key fails and is due again at once, with the
@@ -195,14 +188,13 @@ pub(crate) fn heartbeat(relay: RelayId) -> LeaseRequest {
 pub(crate) fn fails(relay: RelayId, of_a_key: &[Arc<Stored>]) -> KeyTransition {
     let failure = Failure::new("refused", "no");
     let rows: Vec<RowId> = of_a_key.iter().map(|stored| stored.row()).collect();
-    KeyTransition {
-        route: Route::default(),
+    KeyTransition::new(
+        Route::default(),
         relay,
-        bucket: of_a_key[0].bucket,
-        epoch: Epoch(1),
-        key: of_a_key[0].message.key_id(),
-        version: None,
-        step: Step::Fail {
+        (of_a_key[0].bucket, Epoch(1)),
+        of_a_key[0].message.key_id(),
+        None,
+        Step::Fail {
             row: rows[0],
             attempts: 1,
             first: failure.clone(),
@@ -210,7 +202,7 @@ pub(crate) fn fails(relay: RelayId, of_a_key: &[Arc<Stored>]) -> KeyTransition {
             then: Then::RetryAfter(Duration::ZERO),
             behind: rows[1..].to_vec(),
         },
-    }
+    )
 }
 
 pub(crate) async fn fetch(store: &MySqlStore, relay: RelayId) -> Fetched {

@@ -14,10 +14,10 @@ use tokio::time::timeout;
 use super::support::{Fixture, LONG, append, lease, lease_request, message, messages};
 
 /// Saves a mark for all buckets that a relay owns.
-async fn save(store: &PostgresStore, request: LeaseRequest, leased: &Leased, mark: i64) {
+async fn save(store: &PostgresStore, mut request: LeaseRequest, leased: &Leased, mark: i64) {
     let covered = leased.leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
-    let low_water = LowWater { position: Position(mark), covered, life: leased.life };
-    store.lease(&LeaseRequest { low_water, ..request }).await.unwrap();
+    request.low_water = LowWater::new(Position(mark), covered, leased.life);
+    store.lease(&request).await.unwrap();
 }
 
 #[tokio::test]

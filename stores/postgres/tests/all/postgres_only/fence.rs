@@ -16,14 +16,13 @@ use super::support::{Fixture, append, fetch, lease, lease_request, message, mess
 fn failing(relay: RelayId, stored: &Stored, leases: &[Lease]) -> KeyTransition {
     let key = stored.message.key_id();
     let lease = leases.iter().find(|lease| lease.bucket == key.bucket()).unwrap();
-    KeyTransition {
-        route: Route::default(),
+    KeyTransition::new(
+        Route::default(),
         relay,
-        bucket: lease.bucket,
-        epoch: lease.epoch,
+        (lease.bucket, lease.epoch),
         key,
-        version: None,
-        step: Step::Fail {
+        None,
+        Step::Fail {
             row: RowId { position: stored.position, id: stored.message.id },
             attempts: 1,
             first: Failure::new("test", "first"),
@@ -31,7 +30,7 @@ fn failing(relay: RelayId, stored: &Stored, leases: &[Lease]) -> KeyTransition {
             then: Then::RetryAfter(Duration::from_secs(3_600)),
             behind: Vec::new(),
         },
-    }
+    )
 }
 
 /// A step that was valid when it checked is still valid when it commits: the heartbeat of a
@@ -159,7 +158,7 @@ async fn verbs_of_operators_commit_synchronously_whatever_the_default() {
 
 fn mark(leased: &Leased, position: i64) -> LowWater {
     let covered = leased.leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
-    LowWater { position: Position(position), covered, life: leased.life }
+    LowWater::new(Position(position), covered, leased.life)
 }
 
 fn marks(leased: &Leased) -> BTreeSet<i64> {
@@ -205,7 +204,8 @@ async fn a_mark_of_another_life_of_the_database_counts_for_nothing() {
     assert_ne!(after.life, leased.life);
     assert_eq!(marks(&after), [100].into(), "the one that was saved in time is kept");
 
-    let other = LowWater { life: leased.life, ..mark(&after, 9_000) };
+    let mut other = mark(&after, 9_000);
+    other.life = leased.life;
     store.give_back(request.relay, &Route::default(), &after.leases, &other, true).await.unwrap();
     let next = lease(store, RelayId::new()).await;
     assert_eq!((marks(&next), next.life), ([100].into(), after.life));

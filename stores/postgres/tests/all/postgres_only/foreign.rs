@@ -255,14 +255,13 @@ async fn a_row_whose_bucket_is_none_is_known_as_malformed_by_one_relay_and_can_b
             assert_eq!(rows.iter().any(|row| row.position() == waiting.at.position), mine);
         }
         let failure = Failure::new("malformed", reason);
-        let bury = KeyTransition {
-            route: Route::default(),
+        let bury = KeyTransition::new(
+            Route::default(),
             relay,
-            bucket: waiting.bucket,
-            epoch: leases.iter().find(|lease| lease.bucket == taken_for).unwrap().epoch,
-            key: waiting.key.clone(),
-            version: None,
-            step: Step::Bury {
+            (waiting.bucket, leases.iter().find(|lease| lease.bucket == taken_for).unwrap().epoch),
+            waiting.key.clone(),
+            None,
+            Step::Bury {
                 discard: false,
                 row: waiting.at,
                 reason: "malformed",
@@ -270,7 +269,7 @@ async fn a_row_whose_bucket_is_none_is_known_as_malformed_by_one_relay_and_can_b
                 first: failure.clone(),
                 last: failure,
             },
-        };
+        );
         assert!(matches!(fixture.store.transition(&[bury]).await.unwrap()[..], [Transitioned::Done(_)]));
     }
     assert_eq!(fixture.store.requeue(&Filter::all_routes()).await.unwrap(), 2);
@@ -302,7 +301,7 @@ async fn a_row_with_names_of_any_length_can_be_buried() {
         let (bucket, key) = (waiting.bucket, waiting.key.clone());
         let epoch = leases.iter().find(|lease| lease.bucket == bucket).unwrap().epoch;
         let step = Step::Bury { discard: false, row, reason: "malformed", attempts: 0, first, last };
-        let bury = KeyTransition { route: Route::default(), relay, bucket, epoch, key, version: None, step };
+        let bury = KeyTransition::new(Route::default(), relay, (bucket, epoch), key, None, step);
         assert!(matches!(fixture.store.transition(&[bury]).await.unwrap()[..], [Transitioned::Done(_)]));
     }
     assert_eq!(fetch(&fixture.store, relay).await.rows.len(), 0);

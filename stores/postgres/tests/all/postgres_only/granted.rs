@@ -62,7 +62,7 @@ impl Working<'_> {
         let (route, bucket) = (Route::default(), key.bucket());
         let epoch = leased.leases.iter().find(|lease| lease.bucket == bucket).unwrap().epoch;
         let relay = self.relay;
-        let step = KeyTransition { route, relay, bucket, epoch, key, version, step };
+        let step = KeyTransition::new(route, relay, (bucket, epoch), key, version, step);
         match self.store.transition(&[step]).await.unwrap()[..] {
             [Transitioned::Done(version)] => version,
             ref refused => panic!("{refused:?}"),

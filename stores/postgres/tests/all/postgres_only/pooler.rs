@@ -47,14 +47,13 @@ pub(crate) async fn whole_way(store: &PostgresStore) {
     let key = first.message.key_id();
     let epoch = leases.iter().find(|lease| lease.bucket == key.bucket()).unwrap().epoch;
     let failure = Failure::new("test", "no");
-    let step = KeyTransition {
-        route: Route::default(),
+    let step = KeyTransition::new(
+        Route::default(),
         relay,
-        bucket: key.bucket(),
-        epoch,
-        key: key.clone(),
-        version: None,
-        step: Step::Fail {
+        (key.bucket(), epoch),
+        key.clone(),
+        None,
+        Step::Fail {
             row: first.row(),
             attempts: 1,
             first: failure.clone(),
@@ -62,7 +61,7 @@ pub(crate) async fn whole_way(store: &PostgresStore) {
             then: Then::RetryAfter(Duration::from_secs(3_600)),
             behind: Vec::new(),
         },
-    };
+    );
     assert!(matches!(store.transition(&[step]).await.unwrap()[..], [Transitioned::Done(Some(_))]));
     assert_eq!(store.skip(&Route::default(), &key).await.unwrap(), Some(first.message.id));
     assert_eq!(store.dead_letters(&outbox_contract::admin::Filter::all_routes()).await.unwrap().len(), 1);

@@ -1,7 +1,7 @@
 //! Messages below a saved mark, as after a restore, an import, or a sequence of positions that was
 //! set back.
 
-use outbox_contract::backend::{BucketSet, FetchRequest, LeaseRequest, LowWater, Position, RelayId};
+use outbox_contract::backend::{BucketSet, FetchRequest, LowWater, Position, RelayId};
 use outbox_contract::{Route, Store};
 
 use super::support::{Fixture, append, lease, lease_request, message, messages};
@@ -17,9 +17,10 @@ async fn what_stands_below_a_saved_mark_is_read_and_counted() {
     let leased = lease(store, request.relay).await;
     append(store, (0..30).map(|n| message(&format!("key-{n}"), "old"))).await;
     let covered = leased.leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
-    let low_water = LowWater { position: Position(30), covered, life: leased.life };
     run("delete from outbox_message").await;
-    store.lease(&LeaseRequest { low_water, ..request.clone() }).await.unwrap();
+    let mut saves = request.clone();
+    saves.low_water = LowWater::new(Position(30), covered, leased.life);
+    store.lease(&saves).await.unwrap();
     append(store, [message("above", "new")]).await;
     assert_eq!(store.backlog(&route).await.unwrap().pending, 1);
 

@@ -245,14 +245,13 @@ async fn bury(
 ) {
     let leased = super::support::lease(store, relay).await;
     let failure = outbox_contract::Failure::new("malformed", reason);
-    let transition = outbox_contract::backend::KeyTransition {
-        route: Default::default(),
+    let transition = outbox_contract::backend::KeyTransition::new(
+        Default::default(),
         relay,
-        bucket: row.bucket,
-        epoch: leased.leases[usize::from(row.bucket.0)].epoch,
-        key: row.key.clone(),
-        version: None,
-        step: outbox_contract::backend::Step::Bury {
+        (row.bucket, leased.leases[usize::from(row.bucket.0)].epoch),
+        row.key.clone(),
+        None,
+        outbox_contract::backend::Step::Bury {
             discard: false,
             row: row.at,
             reason: "malformed",
@@ -260,7 +259,7 @@ async fn bury(
             first: failure.clone(),
             last: failure,
         },
-    };
+    );
     let answer = store.transition(&[transition]).await.unwrap();
     assert_eq!(answer, [outbox_contract::backend::Transitioned::Done(None)]);
 }

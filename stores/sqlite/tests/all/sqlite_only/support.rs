@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::backend::{
-    BucketSet, DueRequest, FetchRequest, Fetched, FetchedRow, LeaseRequest, Leased, LowWater, RelayId, Stored,
+    BucketSet, DueRequest, FetchRequest, Fetched, FetchedRow, LeaseRequest, Leased, RelayId, Stored,
 };
 use outbox_contract::{Message, Outgoing, Route, Store, Transactional};
 use outbox_store_sqlite::SqliteStore;
@@ -49,16 +49,9 @@ pub(crate) async fn append(store: &SqliteStore, messages: impl IntoIterator<Item
 
 /// The heartbeat request of a relay on the route `default`.
 pub(crate) fn lease_request(relay: RelayId) -> LeaseRequest {
-    LeaseRequest {
-        relay,
-        label: "test".to_owned(),
-        route: Route::default(),
-        lasts: Duration::from_secs(60),
-        transport_available: true,
-        fingerprint: 0,
-        low_water: LowWater::default(),
-        yielding: BucketSet::EMPTY,
-    }
+    let mut request = LeaseRequest::new(relay, Route::default(), Duration::from_secs(60));
+    request.label = "test".to_owned();
+    request
 }
 
 pub(crate) async fn lease(store: &SqliteStore, relay: RelayId) -> Leased {
@@ -90,14 +83,9 @@ pub(crate) fn messages(fetched: &Fetched) -> Vec<Arc<Stored>> {
 
 /// The request of a relay on the route `default` for due keys.
 pub(crate) fn due_request(relay: RelayId) -> DueRequest {
-    DueRequest {
-        route: Route::default(),
-        relay,
-        buckets: BucketSet::ALL,
-        except: Vec::new(),
-        muted: Vec::new(),
-        keys: 10,
-        messages: 10,
-        bytes: 1_000_000,
-    }
+    let mut request = DueRequest::new(Route::default(), relay, BucketSet::ALL);
+    request.keys = 10;
+    request.messages = 10;
+    request.bytes = 1_000_000;
+    request
 }

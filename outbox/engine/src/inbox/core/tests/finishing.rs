@@ -82,11 +82,11 @@ fn only_jobs_of_what_was_taken_away_or_paused_are_recalled() {
     let mut core = core(limits());
     let other = Unit { number: 1, ..unit() };
     assert!(core.on(Event::Revoked(vec![other]), S).is_empty());
-    let paused = Paused { route: false, topics: vec!["returns".parse().unwrap()] };
+    let paused = Paused::new(false, vec!["returns".parse().unwrap()]);
     assert!(core.on(Event::Paused(paused), S).is_empty());
     let recalled = core.on(Event::Revoked(vec![unit()]), S);
     assert!(matches!(recalled[..], [Command::Recall(1), Command::Recall(2), Command::Recall(3)]));
-    let paused = Paused { route: true, topics: Vec::new() };
+    let paused = Paused::new(true, Vec::new());
     assert!(core.on(Event::Paused(paused), S).is_empty(), "they were recalled already");
 }
 
@@ -106,7 +106,7 @@ fn stored_mode_stores_in_order_by_one_job_at_a_time() {
     let mut core = core(Limits { stores_all: true, ..limits() });
     assert_eq!(core.jobs[&1].items.len(), 3);
     assert!(core.on(Event::Delivered(vec![item("a", 3, 0)]), S).is_empty(), "one at a time");
-    core.on(Event::Paused(Paused { route: true, topics: Vec::new() }), S);
+    core.on(Event::Paused(Paused::new(true, Vec::new())), S);
     assert_eq!(begun(&finish(&mut core, 1, Verdict::NotTried, S)), [(2, 4)], "also during a pause");
     assert!(core.on(Event::Broke { number: 2 }, S).is_empty(), "its worker died: it rests");
     let at = core.next_tick().unwrap();

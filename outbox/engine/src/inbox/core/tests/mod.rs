@@ -269,7 +269,7 @@ fn a_handler_at_its_bound_holds_up_only_its_own() {
 fn a_pause_and_a_halt_let_nothing_begin() {
     let mut driver = Driver::new(limits());
     driver.push(item("a", 0, 0));
-    driver.pause(Paused { route: true, topics: Vec::new() });
+    driver.pause(Paused::new(true, Vec::new()));
     assert!(driver.next().is_none());
     driver.pause(Paused::default());
     let job = driver.next().unwrap();
@@ -291,16 +291,16 @@ fn a_topic_that_is_paused_waits_and_holds_up_no_other() {
     driver.push(item("orders", "a", 0));
     driver.push(item("orders", "b", 1));
     driver.push(item("returns", "a", 2));
-    driver.pause(Paused { route: false, topics: vec![topic("orders")] });
+    driver.pause(Paused::new(false, vec![topic("orders")]));
     assert_eq!(numbers(&driver.next().unwrap()), [2]);
     assert!(driver.next().is_none());
     driver.push(item("orders", "a", 3));
     driver.push(item("orders", "c", 4));
     assert!(driver.next().is_none());
     // Another one as well; then only the other one.
-    driver.pause(Paused { route: false, topics: vec![topic("orders"), topic("returns")] });
+    driver.pause(Paused::new(false, vec![topic("orders"), topic("returns")]));
     assert!(driver.next().is_none());
-    driver.pause(Paused { route: false, topics: vec![topic("returns")] });
+    driver.pause(Paused::new(false, vec![topic("returns")]));
     let jobs: Vec<Vec<u64>> = std::iter::from_fn(|| driver.next()).map(|job| numbers(&job)).collect();
     assert_eq!(jobs, [[0], [1], [4]], "the follower waits for the first");
 }
@@ -310,7 +310,7 @@ fn a_topic_that_is_paused_waits_and_holds_up_no_other() {
 #[test]
 fn a_key_of_a_paused_topic_that_is_taken_away_and_comes_again_is_handled_once() {
     let mut driver = Driver::new(limits());
-    let orders = Paused { route: false, topics: vec!["orders".parse().unwrap()] };
+    let orders = Paused::new(false, vec!["orders".parse().unwrap()]);
     driver.pause(orders.clone());
     driver.push(item("a", 0, 0));
     assert!(driver.next().is_none());

@@ -58,16 +58,15 @@ impl Store {
         rows.sort_by_key(|(of, row)| (row.due_at, **of));
         let (due, later): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(_, row)| row.due_at <= now);
         let next = due.get(request.keys).or(later.first()).map(|(_, row)| row.due_at.saturating_sub(now));
-        let due_key = |(of, row): (&usize, &KeyRow)| DueKey {
-            key: the_key(*of).clone(),
-            bucket: bucket(*of),
-            version: row.version,
-            failing: row.failing.filter(|failing| row.first_parked() == Some(*failing)).map(|row| row.id),
-            attempts: row.attempts,
-            first_failure: row.first.clone(),
-            parked: row.parked.values().take(request.messages).cloned().collect(),
+        let due_key = |(of, row): (&usize, &KeyRow)| {
+            let parked = row.parked.values().take(request.messages).cloned().collect();
+            DueKey::new(the_key(*of).clone(), bucket(*of), row.version, parked).with_failing(
+                row.failing.map(|row| row.id),
+                row.attempts,
+                row.first.clone(),
+            )
         };
-        Due { keys: due.into_iter().take(request.keys).map(due_key).collect(), next }
+        Due::new(due.into_iter().take(request.keys).map(due_key).collect(), next)
     }
 
     /// Returns true if the first message of a key has failed.

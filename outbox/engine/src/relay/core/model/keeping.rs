@@ -133,7 +133,10 @@ impl World {
         keeper.yielding = keeper.yielding.union(&surplus);
         let until = keeper.until;
         self.say(|| format!("store: relay {name} owns {}", super::describe::leases(&leases)));
-        let mut leased = Leased { leases, fair_share, life, ..Leased::default() };
+        let mut leased = Leased::default();
+        leased.leases = leases;
+        leased.fair_share = fair_share;
+        leased.life = life;
         leased.paused.route = self.route_paused;
         let paused = (0..TOPICS).filter(|topic| self.paused[*topic]);
         leased.paused.topics = paused.map(|topic| the_topic(topic).clone()).collect();

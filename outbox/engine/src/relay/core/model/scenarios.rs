@@ -53,7 +53,8 @@ impl Bench {
     /// A heartbeat is answered: it owns everything, and these topics are paused.
     fn pause(&mut self, topics: Vec<Topic>) {
         let lease = |slot| Lease { bucket: bucket_at(slot), epoch: Epoch(1), low_water: Position::START };
-        let mut leased = Leased { leases: (0..SLOTS).map(lease).collect(), ..Leased::default() };
+        let mut leased = Leased::default();
+        leased.leases = (0..SLOTS).map(lease).collect();
         leased.paused.topics = topics;
         let until = Duration::from_secs(1_000_000);
         self.feed(Event::Leased { leased, surplus: BucketSet::EMPTY, asked: self.now, until });
@@ -102,7 +103,8 @@ impl Bench {
     }
 
     fn shows(&mut self, number: u64, rows: Vec<FetchedRow>) {
-        let fetched = Fetched { rows, ..Fetched::default() };
+        let mut fetched = Fetched::default();
+        fetched.rows = rows;
         self.feed(Event::Answered { number, answer: Answer::Fetched(fetched) });
     }
 
@@ -155,7 +157,7 @@ fn message(position: i64, of: usize) -> FetchedRow {
 
 fn failing(position: i64, of: usize) -> FetchedRow {
     let row = row(position, of);
-    FetchedRow::Failing(Waiting { at: row.row(), key: the_key(of).clone(), bucket: row.bucket, stripe: None })
+    FetchedRow::Failing(Waiting::new(row.row(), the_key(of).clone(), row.bucket, None))
 }
 
 fn failed() -> Option<Outcome> {
@@ -231,20 +233,16 @@ fn while_a_key_is_tried_and_catches_up_nothing_is_parked() {
     bench.shows(number, Vec::new());
     bench.now += Duration::from_secs(6);
     bench.feed(Event::Tick);
-    let due = |version, failing: Option<i64>, parked: &[i64]| DueKey {
-        key: the_key(0).clone(),
-        bucket: bucket(0),
-        version,
-        failing: failing.map(|position| row(position, 0).message.id),
-        attempts: 1,
-        first_failure: None,
-        parked: parked.iter().map(|position| row(*position, 0)).collect(),
+    let due = |version, failing: Option<i64>, parked: &[i64]| {
+        let parked = parked.iter().map(|position| row(*position, 0)).collect();
+        let failing = failing.map(|position| row(position, 0).message.id);
+        DueKey::new(the_key(0).clone(), bucket(0), version, parked).with_failing(failing, 1, None)
     };
     let answer = |bench: &mut Bench, key| {
         let asks = |want: &Command| matches!(want, Command::Ask { question: Question::Due(_), .. });
         let at = bench.wants.iter().position(asks).expect("due keys are asked for");
         let Command::Ask { number, .. } = bench.wants.swap_remove(at) else { unreachable!() };
-        let due = Due { keys: vec![key], next: None };
+        let due = Due::new(vec![key], None);
         bench.feed(Event::Answered { number, answer: Answer::Due(due) });
     };
     answer(&mut bench, due(1, Some(1), &[1, 2]));
@@ -404,9 +402,8 @@ fn a_retry_that_is_shown_while_its_topic_is_paused_waits_until_it_is_resumed() {
         let parked = vec![row(1, 0)];
         let failing = Some(parked[0].message.id);
         let key = the_key(0).clone();
-        let key =
-            DueKey { key, bucket: bucket(0), version: 1, failing, attempts: 1, first_failure: None, parked };
-        Answer::Due(Due { keys: vec![key], next: None })
+        let key = DueKey::new(key, bucket(0), 1, parked).with_failing(failing, 1, None);
+        Answer::Due(Due::new(vec![key], None))
     };
     let number = ask(&mut bench);
     bench.pause(vec![the_key(0).topic.clone()]);
@@ -467,7 +464,9 @@ fn a_topic_that_is_closed_while_rows_of_it_are_astray_is_read_from_the_beginning
 fn a_fetch_over_expired_leases_has_seen_nothing_and_waits_for_a_heartbeat() {
     let mut bench = Bench::small();
     let (number, request) = bench.fetch();
-    let lapsed = Fetched { lapsed: true, reached: Position(9), ..Fetched::default() };
+    let mut lapsed = Fetched::default();
+    lapsed.lapsed = true;
+    lapsed.reached = Position(9);
     bench.feed(Event::Answered { number, answer: Answer::Fetched(lapsed) });
     let asks = |bench: &Bench| bench.wants.iter().any(|want| matches!(want, Command::Ask { .. }));
     assert!(!asks(&bench), "the same question has the same answer");

@@ -218,12 +218,7 @@ impl Store {
             if *position > request.until || !is_asked[*of] || request.except.contains(position) {
                 continue;
             }
-            let waiting = || Waiting {
-                at: stored.row(),
-                key: the_key(*of).clone(),
-                bucket: stored.bucket,
-                stripe: stored.stripe,
-            };
+            let waiting = || Waiting::new(stored.row(), the_key(*of).clone(), stored.bucket, stored.stripe);
             rows.push(if is_muted[*of] {
                 FetchedRow::Muted(*position)
             } else if self.ledger.fate(stored.message.id).malformed {
@@ -234,11 +229,11 @@ impl Store {
                 FetchedRow::Message(Arc::clone(stored))
             });
             if rows.len() == request.limit {
-                return Fetched { rows, full: true, reached: Position::START, lapsed };
+                return Fetched::new(rows, true, Position::START, lapsed);
             }
         }
         let last = self.tables.hot.keys().next_back().copied().filter(|_| !lapsed).unwrap_or_default();
-        Fetched { rows, full: false, reached: last.min(request.until), lapsed }
+        Fetched::new(rows, false, last.min(request.until), lapsed)
     }
 
     /// The highest position that was given out.
@@ -250,7 +245,7 @@ impl Store {
     /// read before.
     pub(super) fn writers(&self, all: bool, last: Position) -> Writers {
         let writing = self.open.iter().filter(|open| all || !open.rows.is_empty());
-        Writers { open: writing.map(|open| open.name.to_string()).collect(), last }
+        Writers::new(writing.map(|open| open.name.to_string()).collect(), last)
     }
 
     /// Removes what was delivered. Returns each row that is gone, with the id that was asked for.

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     fn writers(open: &[&str], last: i64) -> Writers {
-        Writers { open: open.iter().map(|name| (*name).to_owned()).collect(), last: Position(last) }
+        Writers::new(open.iter().map(|name| (*name).to_owned()).collect(), Position(last))
     }
 
     #[test]

@@ -327,12 +327,11 @@ impl Tables {
 
 /// Returns the end of a message by an operator: with its attempts, if it is the one that was tried.
 pub(super) fn death(state: &KeyState, id: MessageId, reason: &str) -> Death {
-    let reason = reason.to_owned();
     if state.failing == Some(id) {
         let (first_failure, last_failure) = (state.first_failure.clone(), state.last_failure.clone());
-        return Death { reason, attempts: state.attempts, first_failure, last_failure };
+        return Death::new(reason, state.attempts, first_failure, last_failure);
     }
-    Death { reason, ..Death::default() }
+    Death::new(reason, 0, None, None)
 }
 
 pub(super) fn selects_listed(filter: &Filter, listed: &Listed) -> bool {

@@ -14,7 +14,7 @@ impl RouteTables {
 
     pub(super) fn lease(&mut self, request: &LeaseRequest, now: Timestamp) -> Leased {
         let (relays, buckets) = (self.relays.values().map(|(_, row)| *row), self.buckets.values().copied());
-        let Heartbeat { relay, changed, mut leased } = leases::heartbeat(relays, buckets, request, now);
+        let Heartbeat { relay, changed, mut leased, .. } = leases::heartbeat(relays, buckets, request, now);
         self.relays.insert(relay.relay, (request.label.clone(), relay));
         self.put(changed);
         leased.paused = self.paused.clone();
@@ -44,7 +44,8 @@ impl RouteTables {
 impl RouteTables {
     pub(super) fn fetch(&self, request: &FetchRequest, now: Timestamp) -> Fetched {
         let buckets = request.buckets.intersection(&self.owned(request.relay, now));
-        let mut fetched = Fetched { lapsed: buckets != request.buckets, ..Fetched::default() };
+        let mut fetched = Fetched::default();
+        fetched.lapsed = buckets != request.buckets;
         let mut bytes = 0;
         for (position, stored) in &self.hot {
             let key = stored.message.key_id();
@@ -59,7 +60,7 @@ impl RouteTables {
             let row = if is_muted(&request.muted, &key) {
                 FetchedRow::Muted(*position)
             } else if self.keys.contains_key(&key) {
-                FetchedRow::Failing(Waiting { at: stored.row(), key, bucket: stored.bucket, stripe: None })
+                FetchedRow::Failing(Waiting::new(stored.row(), key, stored.bucket, None))
             } else {
                 bytes += content_bytes(&stored.message);
                 FetchedRow::Message(Arc::clone(stored))
@@ -111,15 +112,9 @@ impl RouteTables {
                 due.next = Some(Duration::ZERO);
                 break;
             }
-            due.keys.push(DueKey {
-                key: key.clone(),
-                bucket: key.bucket(),
-                version: row.state.version,
-                failing: row.state.failing.filter(|failing| first(&row.parked) == Some(*failing)),
-                attempts: row.state.attempts,
-                first_failure: row.state.first_failure.clone(),
-                parked,
-            });
+            let KeyState { version, failing, attempts, first_failure, .. } = row.state.clone();
+            let due_key = DueKey::new(key.clone(), key.bucket(), version, parked);
+            due.keys.push(due_key.with_failing(failing, attempts, first_failure));
         }
         due
     }
@@ -160,12 +155,7 @@ impl Tables {
             for stored in buried {
                 let (first_failure, last_failure) = (Some(first.clone()), Some(last.clone()));
                 let reason = (*reason).to_owned();
-                self.bury(
-                    route,
-                    stored,
-                    Death { reason, attempts: *attempts, first_failure, last_failure },
-                    now,
-                );
+                self.bury(route, stored, Death::new(reason, *attempts, first_failure, last_failure), now);
             }
         }
         Transitioned::Done(version)

@@ -53,7 +53,8 @@ fn keys_that_are_blocked_without_leases_stay_in_memory() {
     bench.is_back(&batch, Some(Outcome::Blocked));
     let leases =
         (0..SLOTS).map(|slot| Lease { bucket: bucket_at(slot), epoch: Epoch(1), low_water: Position::START });
-    let leased = Leased { leases: leases.collect(), ..Leased::default() };
+    let mut leased = Leased::default();
+    leased.leases = leases.collect();
     let (asked, until) = (bench.now, bench.now * 2);
     bench.feed(Event::Leased { leased, surplus: BucketSet::EMPTY, asked, until });
     bench.now += MS * 500;

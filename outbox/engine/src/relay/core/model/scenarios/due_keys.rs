@@ -18,15 +18,12 @@ pub(super) fn of_another_key(number: usize) -> Arc<Stored> {
 /// Key whose first message was tried, with an outcome of this class, and no attempt counted.
 fn uncounted(number: usize, class: &'static str) -> DueKey {
     let stored = of_another_key(number);
-    DueKey {
-        key: stored.message.key_id(),
-        bucket: stored.bucket,
-        version: 1,
-        failing: Some(stored.message.id),
-        attempts: 0,
-        first_failure: Some(Failure::new(class, "as the test has it")),
-        parked: vec![stored],
-    }
+    let (id, failure) = (stored.message.id, Failure::new(class, "as the test has it"));
+    DueKey::new(stored.message.key_id(), stored.bucket, 1, vec![stored]).with_failing(
+        Some(id),
+        0,
+        Some(failure),
+    )
 }
 
 impl Bench {
@@ -50,7 +47,7 @@ impl Bench {
     }
 
     fn is_due(&mut self, number: u64, keys: Vec<DueKey>) {
-        let due = Due { keys, next: Some(Duration::ZERO) };
+        let due = Due::new(keys, Some(Duration::ZERO));
         self.feed(Event::Answered { number, answer: Answer::Due(due) });
     }
 }
