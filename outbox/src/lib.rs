@@ -32,10 +32,11 @@ pub mod error {
 
 /// The inbox: its builder, configuration and figures.
 pub mod inbox {
-    pub use outbox_contract::backend::{Lag, OffsetReset};
+    pub use outbox_contract::backend::{Lag, OffsetReset, Problem, Unit};
     pub use outbox_engine::{
-        ForeignRecord, HandlerContext, HandlerFailure, HandlerOptions, Inbox, InboxBuilder, InboxConfig,
-        InboxHandle, InboxObserver, InboxStats, MessageHandler, Mode, UnknownType,
+        ForeignRecord, HandlerContext, HandlerFailure, HandlerOptions, Health, Inbox, InboxBuilder,
+        InboxConfig, InboxHandle, InboxObserver, InboxStats, MessageHandler, Mode, Reason, ReasonKind, Status,
+        UnknownType,
     };
 }
 
@@ -48,6 +49,7 @@ pub mod message {
 /// The relay: its builder, configuration, figures and observer, and durations as its configuration
 /// writes them.
 pub mod relay {
+    pub use outbox_contract::backend::{Backlog, RelayId, Unserved};
     pub use outbox_contract::duration;
     pub use outbox_engine::{
         Health, Reason, ReasonKind, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayObserver, RelayStats,

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use crate::errors::each_source;
+
 /// The most names at the root, modules aside.
-const MOST: usize = 48;
+const MOST: usize = 49;
 
 fn facade() -> String {
     let path = crate::root().join("outbox/src/lib.rs");
@@ -43,4 +45,49 @@ fn the_root_has_few_names_and_each_is_written_out() {
 fn names_are_found_in_lists_and_alone() {
     let facade = "\npub use a::{\n    B, C,\n    d,\n};\npub use e::F;\npub mod g {\n    pub use h::I;\n}\n";
     assert_eq!(names(facade), ["B", "C", "F", "d"].map(str::to_owned).into());
+}
+
+/// What programs that receive by themselves, or stand around a transport, take of `backend`.
+const OF_BACKENDS: &[&str] = &[
+    "Deliveries",
+    "Delivery",
+    "Outcomes",
+    "PublishBatch",
+    "Received",
+    "Subscription",
+    "TransportLayer",
+    "trace",
+];
+
+/// Returns the names that a source takes of `outbox::backend`.
+fn of_backend(source: &str) -> Vec<&str> {
+    let found = source.split("outbox::backend::").skip(1);
+    found
+        .flat_map(|rest| match rest.strip_prefix('{') {
+            Some(list) => list.split('}').next().unwrap_or_default().split(',').collect::<Vec<_>>(),
+            None => rest.split(|letter: char| !letter.is_alphanumeric()).take(1).collect(),
+        })
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .collect()
+}
+
+#[test]
+fn programs_and_examples_need_little_of_what_authors_of_backends_need() {
+    let mut used = BTreeSet::new();
+    for folder in ["outbox/cli/src", "outbox/dashboard/src", "examples"] {
+        each_source(folder, &mut |path, source| {
+            for name in of_backend(source) {
+                assert!(OF_BACKENDS.contains(&name), "{}: find a place for {name}", path.display());
+                used.insert(name.to_owned());
+            }
+        });
+    }
+    assert_eq!(used, OF_BACKENDS.iter().map(|name| (*name).to_owned()).collect(), "nothing takes these");
+}
+
+#[test]
+fn names_of_backends_are_found_in_lists_and_alone() {
+    let source = "use outbox::backend::{A,\n    B};\nlet c = outbox::backend::c::D;\nuse outbox::admin::E;\n";
+    assert_eq!(of_backend(source), ["A", "B", "c"]);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outbox::Route;
 use outbox::admin::{Diagnosis, Ownership};
-use outbox::backend::{Backlog, Unserved};
+use outbox::relay::{Backlog, Unserved};
 use serde_json::{Value, json};
 
 use crate::app::count;

@@ -1,6 +1,6 @@
 //! Messages of the outbox, as rows and in full.
 
-use outbox::backend::{Listed, Position, View};
+use outbox::admin::{Listed, Position, View};
 use outbox::error::Failure;
 use outbox::{Message, Timestamp};
 use serde_json::{Map, Value, json};

@@ -14,8 +14,7 @@ mod ownership;
 
 use async_trait::async_trait;
 
-use crate::backend::{Archive, KeyOperation, Listed, Steered, View};
-pub use crate::backend::{Requeue, requeued};
+pub use crate::backend::{Archive, Death, KeyOperation, Listed, Paused, Position, Steered, Stored, View};
 pub use crate::edit::Edit;
 use crate::error::StoreError;
 pub use crate::handled::HandledFilter;
@@ -28,11 +27,11 @@ pub use audit::AuditEntry;
 pub use diagnosis::{Diagnosis, DiagnosisKind};
 pub use ext::AdminExt;
 pub use failing_key::FailingKey;
-pub use figures::{Figure, TopicFigures, TopicTally};
+pub use figures::TopicFigures;
 pub use filter::{Filter, MAX_BYTES_PER_CALL, MAX_PER_CALL};
 pub use hidden::is_hidden;
 pub use misplaced::Misplaced;
-pub use ownership::{BucketOwner, Ownership, RelayStatus, RouteStatus, RouteTally};
+pub use ownership::{BucketOwner, Ownership, RelayStatus, RouteStatus};
 
 /// Admin operations. Every store implements them.
 ///

@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outbox::admin::{RouteStatus, TopicFigures};
-use outbox::backend::Backlog;
-use outbox::relay::RelayObserver;
+use outbox::relay::{Backlog, RelayObserver};
 use outbox::{Route, Store, StoreError};
 use tokio::time::Instant;
 

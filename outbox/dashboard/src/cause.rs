@@ -1,6 +1,6 @@
 //! Causes: errors that differ only in numbers and ids are one.
 
-use outbox::backend::Listed;
+use outbox::admin::Listed;
 use sha2::{Digest, Sha256};
 
 use crate::text;

@@ -1,6 +1,6 @@
 //! Operations, as forms name them.
 
-use outbox::backend::{KeyOperation, View};
+use outbox::admin::{KeyOperation, View};
 
 /// An operation of the dashboard: each is one of the store's admin operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use outbox::admin::{FailingKey, Filter, MAX_PER_CALL};
-use outbox::backend::{KeyOperation, Listed, View};
+use outbox::admin::{FailingKey, Filter, KeyOperation, Listed, MAX_PER_CALL, View};
 use outbox::{Admin, AdminExt, KeyId, MessageId, Route, StoreErrorKind, Topic};
 
 use crate::format::{count, number};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use outbox::backend::{Listed, View};
+use outbox::admin::{Listed, View};
 
 use crate::problem::Problem;
 use crate::selection::Selection;

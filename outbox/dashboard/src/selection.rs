@@ -1,7 +1,6 @@
 //! Selections: filters of a list, as an address and as a store's filter.
 
-use outbox::admin::Filter;
-use outbox::backend::Listed;
+use outbox::admin::{Filter, Listed};
 use outbox::error::NameError;
 use outbox::{Key, MessageId, Route, Timestamp, Topic};
 

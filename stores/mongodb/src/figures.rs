@@ -3,10 +3,9 @@
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::ReadConcern;
 use mongodb::{ClientSession, Collection};
-use outbox_contract::admin::{
-    Figure, Filter, MAX_BYTES_PER_CALL, Ownership, RouteStatus, RouteTally, TopicFigures, TopicTally,
-};
-use outbox_contract::backend::{Listed, Paused, Position};
+use outbox_contract::admin::{Filter, MAX_BYTES_PER_CALL, Ownership, RouteStatus, TopicFigures};
+use outbox_contract::backend::rules::leases;
+use outbox_contract::backend::{Figure, Listed, Paused, Position, RouteTally, TopicTally};
 use outbox_contract::{Route, Timestamp};
 
 use crate::database::Database;
@@ -92,7 +91,7 @@ pub(crate) async fn ownership(database: &Database, route: &Route) -> Result<Owne
         Some(ownership) => Ok(ownership.view()),
         None => {
             let now = Timestamp::from_micros(database.now(&mut session).await?);
-            Ok(Ownership::of_rows([], [], Paused::default(), now))
+            Ok(leases::ownership([], [], Paused::default(), now))
         }
     }
 }

@@ -233,7 +233,7 @@ impl Ownership {
     pub(crate) fn view(&self) -> admin::Ownership {
         let relays = self.relays.iter().map(|member| (member.label.clone(), member.row()));
         let now = Timestamp::from_micros(self.now());
-        admin::Ownership::of_rows(relays, self.rows(), self.paused(), now)
+        leases::ownership(relays, self.rows(), self.paused(), now)
     }
 
     fn paused(&self) -> Paused {

@@ -1,7 +1,8 @@
 //! Figures for operators: what waits, relays and buckets, routes, topics.
 
-use outbox_contract::admin::{Figure, Filter, Ownership, RouteStatus, RouteTally, TopicFigures, TopicTally};
-use outbox_contract::backend::Listed;
+use outbox_contract::admin::{Filter, Ownership, RouteStatus, TopicFigures};
+use outbox_contract::backend::rules::leases;
+use outbox_contract::backend::{Figure, Listed, RouteTally, TopicTally};
 use outbox_contract::{Route, StoreError, Timestamp, Topic};
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, MySql, QueryBuilder, Row};
@@ -109,7 +110,7 @@ impl MySqlStore {
             let relays = lease::labeled(connection, of).await?;
             let buckets = lease::buckets(connection, of).await?;
             let paused = lease::paused(connection, of).await?;
-            Ok(Ownership::of_rows(relays, buckets, paused, now))
+            Ok(leases::ownership(relays, buckets, paused, now))
         };
         let work = async |connection: &mut MySqlConnection| in_snapshot(connection, look).await;
         self.on("ownership", &self.lines().looking, work).await

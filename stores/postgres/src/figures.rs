@@ -1,10 +1,10 @@
 //! Figures for operators: relays and buckets, routes, topics, and the audit.
 
-use outbox_contract::admin::{
-    AuditEntry, Figure, Filter, Ownership, RouteStatus, RouteTally, TopicFigures, TopicTally,
+use outbox_contract::admin::{AuditEntry, Filter, Ownership, RouteStatus, TopicFigures};
+use outbox_contract::backend::rules::leases::{self, BucketRow, RelayRow};
+use outbox_contract::backend::{
+    AuditColumns, Bucket, Epoch, Figure, Paused, Position, RelayId, RouteTally, TopicTally,
 };
-use outbox_contract::backend::rules::leases::{BucketRow, RelayRow};
-use outbox_contract::backend::{AuditColumns, Bucket, Epoch, Paused, Position, RelayId};
 use outbox_contract::{Route, StoreError, Timestamp, Topic};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
@@ -78,7 +78,7 @@ impl PostgresStore {
             }
         }
         paused.topics.sort();
-        Ok(Ownership::of_rows(relays, buckets, paused, now))
+        Ok(leases::ownership(relays, buckets, paused, now))
     }
 
     pub(crate) async fn all_routes(&self) -> Result<Vec<RouteStatus>, StoreError> {

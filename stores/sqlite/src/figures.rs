@@ -1,6 +1,8 @@
 //! Figures for operators: relays and buckets, routes, topics.
 
-use outbox_contract::admin::{Figure, Ownership, RouteStatus, RouteTally, TopicFigures, TopicTally};
+use outbox_contract::admin::{Ownership, RouteStatus, TopicFigures};
+use outbox_contract::backend::rules::leases;
+use outbox_contract::backend::{Figure, RouteTally, TopicTally};
 use outbox_contract::{Route, Timestamp};
 use sqlx::Row;
 use sqlx::sqlite::SqlitePool;
@@ -18,7 +20,7 @@ pub(crate) async fn ownership(pool: &SqlitePool, route: &Route) -> Result<Owners
     let buckets = lease::buckets(&mut tx, route).await?;
     let paused = lease::paused(&mut tx, route).await?;
     tx.commit().await?;
-    Ok(Ownership::of_rows(relays, buckets, paused, now))
+    Ok(leases::ownership(relays, buckets, paused, now))
 }
 
 pub(crate) async fn routes(pool: &SqlitePool) -> Result<Vec<RouteStatus>, sqlx::Error> {

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use outbox::admin::{Filter, MAX_PER_CALL};
-use outbox::backend::{Listed, View};
+use outbox::admin::{Filter, Listed, MAX_PER_CALL, View};
 use outbox::{Admin, AdminExt, MessageId};
 use serde_json::json;
 

@@ -1,7 +1,6 @@
 //! `hold`, `release`, `skip`, `discard`: operations on keys.
 
-use outbox::admin::{FailingKey, Filter};
-use outbox::backend::{KeyOperation, Steered};
+use outbox::admin::{FailingKey, Filter, KeyOperation, Steered};
 use outbox::{Admin, KeyId, Route, StoreErrorKind};
 use serde_json::{Value, json};
 

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use outbox::admin::{Filter, MAX_PER_CALL};
-use outbox::backend::View;
+use outbox::admin::{Filter, MAX_PER_CALL, View};
 use outbox::{MessageId, StoreError};
 use serde_json::{Value, json};
 use tokio::time::timeout;

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use outbox::admin::{Edit, Filter};
-use outbox::backend::View;
+use outbox::admin::{Edit, Filter, View};
 use outbox::{Headers, Key, MessageId, Timestamp, Topic};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};

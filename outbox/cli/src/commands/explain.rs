@@ -1,7 +1,7 @@
 //! `explain`: why a key waits, and what to do.
 
-use outbox::admin::{FailingKey, Filter, MAX_PER_CALL, Ownership};
-use outbox::backend::{Backlog, Listed, View};
+use outbox::admin::{FailingKey, Filter, Listed, MAX_PER_CALL, Ownership, View};
+use outbox::relay::Backlog;
 use outbox::{KeyId, Route};
 use serde_json::{Value, json};
 

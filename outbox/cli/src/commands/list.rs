@@ -1,7 +1,6 @@
 //! `dead`, `parked`, `scheduled` and `history`: messages, to look at.
 
-use outbox::admin::{Filter, MAX_PER_CALL};
-use outbox::backend::{Listed, View};
+use outbox::admin::{Filter, Listed, MAX_PER_CALL, View};
 use outbox::{Admin, MessageId};
 
 use crate::app::App;

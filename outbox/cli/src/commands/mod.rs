@@ -29,7 +29,7 @@ mod verifying;
 use clap::CommandFactory;
 #[cfg(feature = "otlp")]
 pub(crate) use http::SECONDS;
-use outbox::backend::{KeyOperation, View};
+use outbox::admin::{KeyOperation, View};
 
 use crate::app::App;
 use crate::args::{Cli, Command};

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outbox::admin::{BucketOwner, Ownership, RelayStatus, RouteStatus, TopicFigures};
-use outbox::backend::Paused;
+use outbox::admin::{BucketOwner, Ownership, Paused, RelayStatus, RouteStatus, TopicFigures};
 use outbox::{Admin, Route};
 use serde_json::{Value, json};
 

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use outbox::backend::Backlog;
-use outbox::relay::{RelayBuilder, RelayHandle};
+use outbox::relay::{Backlog, RelayBuilder, RelayHandle};
 use outbox::{Relay, Route, Store};
 use serde_json::json;
 use tokio::time::{Instant, sleep};

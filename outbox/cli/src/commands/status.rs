@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use outbox::Route;
-use outbox::admin::{Filter, Ownership};
-use outbox::backend::{Backlog, Unserved, View};
+use outbox::admin::{Filter, Ownership, View};
+use outbox::relay::{Backlog, Unserved};
 use serde_json::{Value, json};
 
 use crate::app::App;

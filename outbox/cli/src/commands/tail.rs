@@ -5,8 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outbox::admin::{Filter, MAX_PER_CALL};
-use outbox::backend::{Listed, Position, View};
+use outbox::admin::{Filter, Listed, MAX_PER_CALL, Position, View};
 use outbox::{MessageId, Timestamp};
 use serde_json::{Value, json};
 
@@ -162,7 +161,7 @@ impl Follow {
 mod tests {
     use std::sync::Arc;
 
-    use outbox::backend::Stored;
+    use outbox::admin::Stored;
     use outbox::{Message, Route};
 
     use super::*;

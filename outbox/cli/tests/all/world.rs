@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox::backend::{
-    Backlog, BucketSet, LeaseRequest, LowWater, Outcome, Outcomes, PublishBatch, RelayId, TransportLayer,
-};
+use outbox::backend::{LeaseRequest, Outcome, Outcomes, PublishBatch, TransportLayer};
 use outbox::error::Failure;
 use outbox::memory::MemoryTransport;
 use outbox::mongodb::{MongoDbOptions, MongoDbStore};
 use outbox::mysql::{MySqlOptions, MySqlStore};
 use outbox::postgres::{PostgresOptions, PostgresStore};
+use outbox::relay::{Backlog, RelayId};
 use outbox::sqlite::{SqliteOptions, SqliteStore};
 use outbox::{Consumer, Exhausted, Message, Relay, RetryPolicy, Route, Store, Transactional};
 

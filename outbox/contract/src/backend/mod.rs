@@ -25,6 +25,7 @@ pub mod rules;
 mod store;
 mod stripe;
 mod subscription;
+mod tally;
 pub mod trace;
 mod transactional;
 mod transition;
@@ -60,6 +61,7 @@ pub use stripe::{STRIPES, Stripe, StripeId, StripeMark};
 pub use subscription::{
     Deliveries, Delivery, Origin, Problem, Received, Subscription, Tag, Undecodable, Unit,
 };
+pub use tally::{Figure, RouteTally, TopicTally};
 pub use transactional::{Blame, Committed, Dedup, Transactional, inbox_route};
 pub use transition::{KeyTransition, Step, Then, Transitioned};
 pub use transport::{PublishBatch, Transport};

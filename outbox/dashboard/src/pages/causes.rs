@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use maud::html;
 use outbox::Timestamp;
-use outbox::backend::{Listed, View};
+use outbox::admin::{Listed, View};
 
 use crate::cause::Cause;
 use crate::format::{self, number};

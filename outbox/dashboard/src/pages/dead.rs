@@ -1,7 +1,7 @@
 //! Dead letters.
 
 use maud::html;
-use outbox::backend::View;
+use outbox::admin::View;
 
 use crate::format::number;
 use crate::operation::Operation;

@@ -1,8 +1,7 @@
 //! The story of one key: why it waits, since when, and what to do.
 
 use maud::{Markup, html};
-use outbox::admin::{FailingKey, Filter};
-use outbox::backend::{Listed, View};
+use outbox::admin::{FailingKey, Filter, Listed, View};
 use outbox::{KeyId, Route, Timestamp};
 
 use crate::format::{self, count};

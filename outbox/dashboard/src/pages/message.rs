@@ -1,8 +1,7 @@
 //! One message.
 
 use maud::{Markup, html};
-use outbox::admin::Filter;
-use outbox::backend::{Listed, Position, View};
+use outbox::admin::{Filter, Listed, Position, View};
 
 use crate::format::{self, bytes};
 use crate::operation::Operation;

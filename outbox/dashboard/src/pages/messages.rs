@@ -1,7 +1,7 @@
 //! Messages that wait, are parked, or were delivered.
 
 use maud::html;
-use outbox::backend::View;
+use outbox::admin::View;
 
 use crate::operation::Operation;
 use crate::problem::Problem;

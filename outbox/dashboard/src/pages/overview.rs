@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 use outbox::Timestamp;
-use outbox::admin::RouteStatus;
-use outbox::backend::{Backlog, Paused, Unserved};
-use outbox::relay::{ReasonKind, Status};
+use outbox::admin::{Paused, RouteStatus};
+use outbox::relay::{Backlog, ReasonKind, Status, Unserved};
 
 use crate::format::{self, age, count, number};
 use crate::problem::Problem;

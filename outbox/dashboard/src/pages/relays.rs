@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 use outbox::Route;
 use outbox::admin::{BucketOwner, Ownership, RouteStatus};
-use outbox::backend::RelayId;
+use outbox::relay::RelayId;
 
 use crate::format::{self, age, count};
 use crate::problem::Problem;

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use maud::{Markup, html};
-use outbox::admin::TopicFigures;
-use outbox::backend::Paused;
+use outbox::admin::{Paused, TopicFigures};
 use outbox::{Route, Topic};
 
 use crate::format::{self, age};

@@ -1,8 +1,7 @@
 //! Lists: the filter above, rows of messages or keys, and the pages below.
 
 use maud::{Markup, html};
-use outbox::admin::FailingKey;
-use outbox::backend::{Listed, View};
+use outbox::admin::{FailingKey, Listed, View};
 use outbox::{KeyId, Route};
 
 use crate::format;

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use outbox::backend::View;
+use outbox::admin::View;
 use outbox_dashboard::{Access, Role, User};
 
 use crate::world::{Answer, Browser, PAGES, World};

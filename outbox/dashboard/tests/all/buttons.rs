@@ -1,7 +1,6 @@
 //! Every button, and its effect in the store.
 
-use outbox::admin::Filter;
-use outbox::backend::View;
+use outbox::admin::{Filter, View};
 use outbox::{Admin, Route, Topic};
 
 use crate::world::World;

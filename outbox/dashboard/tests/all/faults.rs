@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use outbox::backend::{StoreCall, StoreLayer, View};
+use outbox::admin::View;
+use outbox::backend::{StoreCall, StoreLayer};
 use outbox::memory::MemoryStore;
 use outbox::{StoreError, StoreErrorKind};
 use outbox_dashboard::Dashboard;

@@ -1,8 +1,7 @@
 //! Forms that were not sent by this page: from other sites, other sessions, and by those who only
 //! look.
 
-use outbox::admin::Filter;
-use outbox::backend::View;
+use outbox::admin::{Filter, View};
 use outbox::{Admin, Route};
 use outbox_dashboard::{Access, User};
 

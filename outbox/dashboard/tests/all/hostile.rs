@@ -1,7 +1,7 @@
 //! Text that others wrote: markup, terminal escapes, characters that turn or hide text, great
 //! lengths.
 
-use outbox::backend::View;
+use outbox::admin::View;
 use outbox::message::Outgoing;
 use outbox::{Message, Route};
 

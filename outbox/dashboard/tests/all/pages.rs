@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox::backend::View;
+use outbox::admin::View;
 
 use crate::world::{PAGES, World};
 

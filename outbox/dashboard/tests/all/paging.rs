@@ -1,6 +1,6 @@
 //! Pages of lists.
 
-use outbox::backend::View;
+use outbox::admin::View;
 use outbox::message::Outgoing;
 
 use crate::world::{World, order};

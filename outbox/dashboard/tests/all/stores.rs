@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use outbox::admin::Filter;
-use outbox::backend::View;
+use outbox::admin::{Filter, View};
 use outbox::mongodb::{MongoDbOptions, MongoDbStore};
 use outbox::mysql::{MySqlOptions, MySqlStore};
 use outbox::postgres::{PostgresOptions, PostgresStore};

@@ -9,13 +9,12 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
-use outbox::admin::Filter;
-use outbox::backend::{
-    KeyTransition, LeaseRequest, Listed, LowWater, RelayId, RowId, Step, Then, Transitioned, View,
-};
+use outbox::admin::{Filter, Listed, View};
+use outbox::backend::{KeyTransition, LeaseRequest, RowId, Step, Then, Transitioned};
 use outbox::error::Failure;
 use outbox::memory::MemoryStore;
 use outbox::message::Outgoing;
+use outbox::relay::RelayId;
 use outbox::{Message, MessageId, Route, Transactional};
 use outbox_dashboard::{Dashboard, DashboardBuilder};
 use tower::ServiceExt;

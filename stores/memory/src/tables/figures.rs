@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use outbox_contract::admin::{Figure, Filter, Ownership, RouteStatus, TopicFigures, TopicTally};
-use outbox_contract::backend::{Listed, Paused, Stored};
+use outbox_contract::admin::{Filter, Ownership, RouteStatus, TopicFigures};
+use outbox_contract::backend::rules::leases;
+use outbox_contract::backend::{Figure, Listed, Paused, Stored, TopicTally};
 use outbox_contract::{Route, Timestamp};
 
 use super::Tables;
@@ -28,10 +29,10 @@ impl Tables {
 
     pub(crate) fn ownership(&self, route: &Route, now: Timestamp) -> Ownership {
         let Some(tables) = self.routes.get(route) else {
-            return Ownership::of_rows([], [], Paused::default(), now);
+            return leases::ownership([], [], Paused::default(), now);
         };
         let relays = tables.relays.values().map(|relay| (relay.label.clone(), relay.row));
-        Ownership::of_rows(relays, tables.owners.values().copied(), tables.pauses(), now)
+        leases::ownership(relays, tables.owners.values().copied(), tables.pauses(), now)
     }
 
     pub(crate) fn routes(&self, now: Timestamp) -> Vec<RouteStatus> {

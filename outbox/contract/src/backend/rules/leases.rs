@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{later, micros};
+use crate::admin::{BucketOwner, Ownership, RelayStatus};
 use crate::backend::{BUCKETS, Bucket, Lease, LeaseRequest, Leased, LowWater, Paused};
 use crate::clock::Timestamp;
 use crate::id::{Epoch, Position, RelayId};
@@ -211,6 +212,47 @@ pub fn give_back(
         (row.owner, row.ends_at) = (None, None);
     }
     changed
+}
+
+/// Returns what operators see of the rows of a route. A bucket may have no row yet.
+#[must_use]
+pub fn ownership(
+    relays: impl IntoIterator<Item = (String, RelayRow)>,
+    buckets: impl IntoIterator<Item = BucketRow>,
+    paused: Paused,
+    now: Timestamp,
+) -> Ownership {
+    let relays: BTreeMap<RelayId, (String, RelayRow)> =
+        relays.into_iter().map(|(label, row)| (row.relay, (label, row))).collect();
+    let rows: BTreeMap<Bucket, BucketRow> = buckets.into_iter().map(|row| (row.bucket, row)).collect();
+    let row = |id| relays.get(&id).map(|(_, row)| row);
+    let owner_of = |bucket: Bucket| {
+        let bucket = rows.get(&bucket).copied().unwrap_or(BucketRow::new(bucket));
+        let owner = bucket.owner(row, now);
+        let until = owner.and_then(row).map(|row| row.expires_at);
+        BucketOwner {
+            bucket: bucket.bucket,
+            owner,
+            epoch: bucket.epoch,
+            since: (bucket.epoch > Epoch(0)).then_some(bucket.since),
+            until: until.map(|until| bucket.ends_at.map_or(until, |ends_at| ends_at.min(until))),
+            yielding: owner.is_some() && bucket.ends_at.is_some(),
+            low_water: bucket.low_water,
+        }
+    };
+    let buckets: Vec<BucketOwner> = (0..=u8::MAX).map(Bucket).map(owner_of).collect();
+    let status = |(label, row): &(String, RelayRow)| RelayStatus {
+        relay: row.relay,
+        label: label.clone(),
+        live: row.is_live(now),
+        expires_at: row.expires_at,
+        lasts: row.lasts,
+        unavailable_since: row.unavailable_since,
+        fingerprint: row.fingerprint,
+        buckets: buckets.iter().filter(|bucket| bucket.owner == Some(row.relay)).count(),
+    };
+    let relays = relays.values().map(status).collect();
+    Ownership { relays, buckets, paused, now }
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outbox_contract::admin::{
-    Actor, Admin, AuditEntry, Edit, FailingKey, Figure, Filter, HandledFilter, MAX_PER_CALL, OutboxId,
-    Ownership, RouteStatus, TopicFigures, TopicTally,
+    Actor, Admin, AuditEntry, Edit, FailingKey, Filter, HandledFilter, MAX_PER_CALL, OutboxId, Ownership,
+    RouteStatus, TopicFigures,
 };
 use outbox_contract::backend::rules::failing_key::{self, KeyState};
 use outbox_contract::backend::rules::leases::{self, BucketRow, Heartbeat, RelayRow};
@@ -17,9 +17,9 @@ use outbox_contract::backend::rules::options::StoreOptions;
 use outbox_contract::backend::rules::retention::HandledIdsCut;
 use outbox_contract::backend::{
     Archive, AuditNote, Backlog, Bucket, BucketSet, Committed, Death, Dedup, Due, DueKey, DueRequest,
-    FetchRequest, Fetched, FetchedRow, Frontier, KeyOperation, KeyTransition, Lease, LeaseRequest, Leased,
-    Listed, LowWater, Maintained, Paused, Position, RelayId, RowId, Scope, Steered, Step, Stored,
-    Transitioned, Unserved, View, Waiting, WakeupSignal, inbox_route,
+    FetchRequest, Fetched, FetchedRow, Figure, Frontier, KeyOperation, KeyTransition, Lease, LeaseRequest,
+    Leased, Listed, LowWater, Maintained, Paused, Position, RelayId, RowId, Scope, Steered, Step, Stored,
+    TopicTally, Transitioned, Unserved, View, Waiting, WakeupSignal, inbox_route,
 };
 use outbox_contract::{
     AppendError, Consumer, Key, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError,

@@ -328,3 +328,50 @@ fn the_longest_lease_can_be_added_to_an_instant() {
     assert_eq!(world.beat_with(&forever).leases.len(), BUCKETS);
     assert_eq!(world.owner(7), Some(world.ids[0]));
 }
+
+fn relay_row(number: u128, expires_at: i64) -> (String, RelayRow) {
+    let relay = RelayRow {
+        relay: RelayId::from_uuid(uuid::Uuid::from_u128(number)),
+        expires_at: Timestamp::from_micros(expires_at),
+        lasts: Duration::from_secs(1),
+        unavailable_since: None,
+        fingerprint: 7,
+    };
+    (format!("relay {number}"), relay)
+}
+
+#[test]
+fn a_bucket_belongs_to_a_live_relay_until_its_lease_ends() {
+    let now = Timestamp::from_micros(1_000_000);
+    let (live, dead) = (relay_row(1, 1_500_000), relay_row(2, 1_000_000));
+    let row = |bucket, owner: &(String, RelayRow), ends_at: Option<i64>| BucketRow {
+        owner: Some(owner.1.relay),
+        epoch: Epoch(3),
+        since: Timestamp::from_micros(9),
+        ends_at: ends_at.map(Timestamp::from_micros),
+        ..BucketRow::new(Bucket(bucket))
+    };
+    let rows = [
+        row(0, &live, None),
+        row(1, &live, Some(1_200_000)),
+        row(2, &live, Some(1_000_000)),
+        row(3, &dead, None),
+    ];
+    let view = ownership([live.clone(), dead], rows, Paused::default(), now);
+    let told = |bucket| {
+        let owner = view.owner(Bucket(bucket)).unwrap();
+        (owner.owner.is_some(), owner.until.map(Timestamp::as_micros), owner.yielding, owner.epoch.0)
+    };
+    assert_eq!(told(0), (true, Some(1_500_000), false, 3));
+    assert_eq!(told(1), (true, Some(1_200_000), true, 3), "what is given up ends earlier");
+    assert_eq!(told(2), (false, None, false, 3), "its end is over");
+    assert_eq!(told(3), (false, None, false, 3), "its relay is dead");
+    assert_eq!(told(4), (false, None, false, 0), "it has no row");
+    assert_eq!(view.owner(Bucket(4)).unwrap().since, None);
+    assert_eq!(view.owner(Bucket(3)).unwrap().since, Some(Timestamp::from_micros(9)));
+    assert_eq!(view.buckets.len(), 256);
+    let relays: Vec<_> =
+        view.relays.iter().map(|relay| (relay.label.as_str(), relay.live, relay.buckets)).collect();
+    assert_eq!(relays, [("relay 1", true, 2), ("relay 2", false, 0)]);
+    assert_eq!(view.relay(live.1.relay).unwrap().label, "relay 1");
+}

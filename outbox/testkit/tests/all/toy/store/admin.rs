@@ -181,7 +181,7 @@ impl Admin for ToyStore {
         Ok(self.run(|tables, now| {
             let tables = tables.route(route);
             let (relays, buckets) = (tables.relays.values().cloned(), tables.buckets.values().copied());
-            Ownership::of_rows(relays, buckets, tables.paused.clone(), now)
+            leases::ownership(relays, buckets, tables.paused.clone(), now)
         }))
     }
 
@@ -327,6 +327,7 @@ impl Tables {
 
 /// Returns the end of a message by an operator: with its attempts, if it is the one that was tried.
 pub(super) fn death(state: &KeyState, id: MessageId, reason: &str) -> Death {
+    let reason = reason.to_owned();
     if state.failing == Some(id) {
         let (first_failure, last_failure) = (state.first_failure.clone(), state.last_failure.clone());
         return Death::new(reason, state.attempts, first_failure, last_failure);
