@@ -19,6 +19,10 @@ use tokio::task::JoinHandle;
 pub use expectation::Expect;
 use expectation::{Expected, compare};
 
+/// Timeout of an expectation, on tokio's clock: in paused time that is nothing, and in real time
+/// only a failing test waits for it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Source of events that came without one.
 const NO_SOURCE: &str = "";
 
@@ -77,7 +81,6 @@ pub struct Scenario {
     /// Number of first deliveries that earlier expectations have covered.
     met: usize,
     step: String,
-    patience: Duration,
     watching: JoinHandle<()>,
 }
 
@@ -118,22 +121,7 @@ impl Scenario {
         };
         let seen = Arc::new(Seen::default());
         let watching = tokio::spawn(watch_all(deliveries, Arc::clone(&seen)));
-        Self {
-            transport: Arc::new(transport),
-            seen,
-            met: 0,
-            step: "the beginning".to_owned(),
-            patience: Duration::from_secs(120),
-            watching,
-        }
-    }
-
-    /// Sets the timeout of an expectation, on tokio's clock. Default two minutes: in paused time
-    /// that is nothing, and in real time only a failing test waits for it.
-    #[must_use]
-    pub fn with_patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
-        self
+        Self { transport: Arc::new(transport), seen, met: 0, step: "the beginning".to_owned(), watching }
     }
 
     /// Runs a precondition of the test: waits until all events that follow from it have been seen,
@@ -162,7 +150,7 @@ impl Scenario {
     ///
     /// # Panics
     ///
-    /// If others arrived, or fewer within the [patience](Self::with_patience).
+    /// If others arrived, or fewer within two minutes.
     pub async fn expect(&mut self, events: &[&dyn Expect]) {
         let expected: Vec<Expected> = events.iter().map(|event| event.expected()).collect();
         let until = self.met + expected.len();
@@ -171,7 +159,7 @@ impl Scenario {
             // The sender lives as long as self, so waiting can't fail.
             while self.firsts().len() < until && count.changed().await.is_ok() {}
         };
-        let _late = tokio::time::timeout(self.patience, enough).await;
+        let _late = tokio::time::timeout(PATIENCE, enough).await;
         let seen = self.firsts().split_off(self.met);
         self.met += seen.len();
         if let Some(difference) = compare(&expected, &seen) {
@@ -231,8 +219,8 @@ impl Scenario {
     async fn publish(&self, source: Arc<str>, messages: Vec<Arc<Stored>>) {
         let outcomes = Outcomes::new(messages.len());
         let relay = RelayId::from_uuid(uuid::Uuid::nil());
-        let batch = PublishBatch::new(Route::default(), relay, source, messages, self.patience);
-        let _late = tokio::time::timeout(self.patience, self.transport.publish(batch, &outcomes)).await;
+        let batch = PublishBatch::new(Route::default(), relay, source, messages, PATIENCE);
+        let _late = tokio::time::timeout(PATIENCE, self.transport.publish(batch, &outcomes)).await;
         let outcomes = outcomes.take();
         let undelivered = outcomes.iter().find(|outcome| **outcome != Some(Outcome::Delivered));
         assert!(undelivered.is_none(), "after {}: not delivered: {undelivered:?}", self.step);

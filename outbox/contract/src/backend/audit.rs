@@ -146,8 +146,7 @@ impl AuditNote {
     }
 
     /// Returns the ids of such a text. Leaves out what is none: other programs can write too.
-    #[must_use]
-    pub fn read_ids(text: &str) -> Vec<MessageId> {
+    fn read_ids(text: &str) -> Vec<MessageId> {
         text.split(' ').filter_map(|id| id.parse().ok()).take(AuditEntry::MAX_IDS).collect()
     }
 }

@@ -67,8 +67,7 @@ impl KeyState {
     }
 
     /// Continues the key with its next message, with zero attempts: at once, unless it is held.
-    #[must_use]
-    pub fn next_message(self, version: i64, now: Timestamp) -> Self {
+    fn next_message(self, version: i64, now: Timestamp) -> Self {
         let next_attempt_at = (!self.held).then_some(now);
         Self { held: self.held, next_attempt_at, since: self.since, ..Self::open(version, now) }
     }
