@@ -15,7 +15,7 @@ const WHOLE: &[(&str, &[&str])] = &[
         "AuditColumns", "BucketRow", "KeyState", "RelayRow", "StripeMark",
     ]),
     ("requests that a backend must know: a new one must not compile in silence", &[
-        "Archive", "KeyOperation", "OffsetReset", "Scope", "Step", "Then", "View",
+        "Archive", "KeyOperation", "OffsetReset", "Scope", "Step", "StoreOptions", "Then", "View",
     ]),
     ("answers that the caller must act on", &[
         "Blame", "Committed", "Decision", "Dedup", "Look", "Outcome", "Transitioned", "Unavailable", "Wakeup",
