@@ -32,7 +32,7 @@ const NAMES: [(&str, Name); 6] = [
 ];
 
 /// Larger batches in more memory.
-const TUNED: [(Name, usize); 5] = [
+const TUNED: [(Name, usize); 4] = [
     (Name::FetchBatch, 2_000),
     (Name::MaxInFlight, 8_000),
     (Name::MaxInFlightBytes, 64 << 20),
