@@ -59,7 +59,10 @@ pub(crate) fn of_backlog(route: &Route, backlog: &Backlog, max_age: Duration) ->
     } else if let Some(age) = backlog.oldest_age.filter(is_old) {
         add(
             "old",
-            format!("route {route}: the oldest message of failing keys has been waiting for {}", time::age(age)),
+            format!(
+                "route {route}: the oldest message of failing keys has been waiting for {}",
+                time::age(age)
+            ),
             format!("no other message waits that long; look with `outbox keys list --route {route}`"),
         );
     }
@@ -141,7 +144,7 @@ mod tests {
 
     #[test]
     fn messages_of_failing_keys_are_old_only_if_no_others_are() {
-        let minutes = |minutes| Some(Duration::from_secs(60 * minutes));
+        let minutes = |minutes: u64| Some(Duration::from_secs(60 * minutes));
         let texts = |pending, oldest| -> Vec<String> {
             let mut backlog = Backlog::default();
             (backlog.oldest_pending_age, backlog.oldest_age) = (pending, oldest);

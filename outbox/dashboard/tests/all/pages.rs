@@ -51,7 +51,11 @@ async fn old_messages_behind_a_failing_key_are_not_called_the_oldest() {
     world.fail(failing, "no such column: total", false).await;
     tokio::time::advance(Duration::from_secs(120)).await;
     let browser = world.browser();
-    browser.get("/").await.says("the oldest message of failing keys has waited for").hides("the oldest message has");
+    browser
+        .get("/")
+        .await
+        .says("the oldest message of failing keys has waited for")
+        .hides("the oldest message has");
     world.order("waiting").await;
     tokio::time::advance(Duration::from_secs(120)).await;
     browser.get("/").await.says("the oldest message has waited for").hides("message of failing keys");
