@@ -35,8 +35,8 @@ pub mod inbox {
     pub use outbox_contract::backend::{Lag, OffsetReset, Problem, Unit};
     pub use outbox_engine::{
         ForeignRecord, HandlerContext, HandlerFailure, HandlerOptions, Health, Inbox, InboxBuilder,
-        InboxConfig, InboxHandle, InboxObserver, InboxStats, MessageHandler, Mode, Reason, ReasonKind, Status,
-        UnknownType,
+        InboxConfig, InboxHandle, InboxObserver, InboxStats, MessageHandler, Mode, Reason, ReasonKind,
+        Status, UnknownType,
     };
 }
 

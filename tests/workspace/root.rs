@@ -47,7 +47,7 @@ fn names_are_found_in_lists_and_alone() {
     assert_eq!(names(facade), ["B", "C", "F", "d"].map(str::to_owned).into());
 }
 
-/// What programs that receive by themselves, or stand around a transport, take of `backend`.
+/// Names of `backend` for programs that receive by themselves, or wrap a transport.
 const OF_BACKENDS: &[&str] = &[
     "Deliveries",
     "Delivery",

@@ -229,7 +229,7 @@ mod tests {
     fn every_wrong_value_is_named_at_once_and_no_password() {
         let wrong = KafkaTransportBuilder::new("kafka://localhost:9092".to_owned()).max_message_bytes(0);
         let wrong = wrong.property("acks", "1").property("retries", "1");
-        let wrong = wrong.property("session.timeout.ms", "soon").property("sasl.pasword", "s3cret");
+        let wrong = wrong.property("session.timeout.ms", "soon").property("sasl.passwort", "s3cret");
         let error = wrong.build().expect_err("nothing of it is right");
         assert_eq!(error.kind(), TransportErrorKind::Invalid);
         let shown = error.to_string();
@@ -239,7 +239,7 @@ mod tests {
             "the property acks",
             "the property retries",
             "session.timeout.ms",
-            "sasl.pasword",
+            "sasl.passwort",
         ] {
             assert!(shown.contains(problem), "{problem}: {shown}");
         }
