@@ -28,7 +28,7 @@ impl SqliteStore {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](StoreErrorKind::Invalid) with every [problem with the
+    /// [`Invalid`](outbox_contract::StoreErrorKind::Invalid) with every [problem with the
     /// options](SqliteOptions::problems).
     pub fn with_options(pool: SqlitePool, options: SqliteOptions) -> Result<Self, StoreError> {
         refuse("open", &options.problems())?;
