@@ -113,8 +113,11 @@ pub(crate) fn of_relays(route: &Route, ownership: &Ownership) -> Option<Finding>
     labels.sort_unstable();
     Some(Finding::new(
         "disagreeing",
-        format!("route {route}: relays with different retry policies or sources: {}", labels.join(", ")),
-        "give all of them the same relay.retry and relay.source; during a rolling deploy this is normal",
+        format!(
+            "route {route}: relays with different retry policies, sources or histories: {}",
+            labels.join(", ")
+        ),
+        "give all of them the same relay.retry and relay.source, and their stores the same history; during a rolling deploy this is normal",
     ))
 }
 

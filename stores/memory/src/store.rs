@@ -145,6 +145,10 @@ impl Store for MemoryStore {
         "memory"
     }
 
+    fn history_kept(&self) -> Option<Duration> {
+        self.shared.options.history
+    }
+
     fn frontier(&self) -> Frontier<'_> {
         match self.shared.ordering {
             Ordering::Writers => Frontier::Writers(self),

@@ -142,6 +142,10 @@ impl Store for MongoDbStore {
         "mongodb"
     }
 
+    fn history_kept(&self) -> Option<Duration> {
+        self.options().history
+    }
+
     fn frontier(&self) -> Frontier<'_> {
         Frontier::Stripes(self)
     }

@@ -189,6 +189,10 @@ impl Store for MySqlStore {
         "mysql"
     }
 
+    fn history_kept(&self) -> Option<Duration> {
+        self.options().history
+    }
+
     fn frontier(&self) -> Frontier<'_> {
         Frontier::Stripes(self)
     }

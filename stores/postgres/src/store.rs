@@ -260,6 +260,10 @@ impl Store for PostgresStore {
         "postgres"
     }
 
+    fn history_kept(&self) -> Option<Duration> {
+        self.options().history
+    }
+
     fn frontier(&self) -> Frontier<'_> {
         Frontier::Writers(self)
     }

@@ -107,6 +107,10 @@ impl Store for SqliteStore {
         "sqlite"
     }
 
+    fn history_kept(&self) -> Option<Duration> {
+        self.options().history
+    }
+
     fn frontier(&self) -> Frontier<'_> {
         Frontier::Single
     }

@@ -108,6 +108,11 @@ macro_rules! calls {
                 self.inner().name()
             }
 
+            /// Forwards [`Store::history_kept`].
+            fn history_kept(&self) -> Option<Duration> {
+                self.inner().history_kept()
+            }
+
             /// Forwards [`Store::wakeup_signal`].
             fn wakeup_signal(&self) -> &WakeupSignal {
                 self.inner().wakeup_signal()
@@ -162,6 +167,10 @@ macro_rules! calls {
                 }
             }
 
+            fn history_kept(&self) -> Option<Duration> {
+                StoreLayer::history_kept(self)
+            }
+
             fn wakeup_signal(&self) -> &WakeupSignal {
                 StoreLayer::wakeup_signal(self)
             }
@@ -214,6 +223,10 @@ macro_rules! calls {
 
             fn frontier(&self) -> Frontier<'_> {
                 (**self).frontier()
+            }
+
+            fn history_kept(&self) -> Option<Duration> {
+                (**self).history_kept()
             }
 
             fn wakeup_signal(&self) -> &WakeupSignal {

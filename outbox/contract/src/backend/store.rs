@@ -38,6 +38,14 @@ pub trait Store: Admin + 'static {
     /// same one.
     fn frontier(&self) -> Frontier<'_>;
 
+    /// Returns the time for which this handle keeps delivered messages; `None`: it keeps none.
+    ///
+    /// Whoever delivers a message decides whether it is kept. So relays of one route that differ
+    /// leave gaps in the history; their health says so.
+    fn history_kept(&self) -> Option<Duration> {
+        None
+    }
+
     /// Creates the tables, or upgrades them to this version.
     ///
     /// - *Effect*: the tables exist, and their content is kept. Atomic if the database supports

@@ -44,7 +44,7 @@ kinds! {
     BrokerSettings = "broker-settings", "The broker is set up so that a start would be refused.";
     Paused = "paused", "An operator paused the route or the inbox.";
     Topic = "topic", "A topic is not published: it is broken or paused.";
-    Configuration = "configuration", "Relays of the route have different retry policies or sources.";
+    Configuration = "configuration", "Relays of the route have different retry policies, sources or histories.";
     Unmeasured = "unmeasured", "The backlog could not be measured lately.";
     Maintenance = "maintenance", "Maintenance fails: scheduled messages and expired rows wait.";
     BelowCursor = "below-cursor", "Messages stood below the position up to which the relay had read.";

@@ -74,9 +74,9 @@ impl Context {
     ) -> Self {
         let started = clock.elapsed();
         Self {
+            fingerprint: fingerprint(&source, &config.retry, store.history_kept()),
             store,
             transport,
-            fingerprint: fingerprint(&source, &config.retry),
             source,
             relay,
             started,

@@ -1,16 +1,22 @@
 //! Fingerprint of the settings that relays of a route share.
 
+use std::time::Duration;
+
 use outbox_contract::{Exhausted, RetryPolicy, RetryRule};
 
-/// Returns a number that relays share if they publish under the same source and treat failing
-/// messages alike: what a message meets must not depend on the relay that owns its key.
+/// Returns a number that relays share if they publish under the same source, treat failing messages
+/// alike and keep delivered ones for as long: what a message meets must not depend on the relay
+/// that owns its key.
 ///
 /// Relays of different builds compare it through the database. So it must not depend on the
 /// version of Rust, which neither a derived `Debug` nor a `DefaultHasher` promises.
-pub(crate) fn fingerprint(source: &str, policy: &RetryPolicy) -> i64 {
+pub(crate) fn fingerprint(source: &str, policy: &RetryPolicy, history_kept: Option<Duration>) -> i64 {
     let mut hash = Fnv::new();
     hash.write(source.as_bytes());
     hash.write_policy(policy);
+    if let Some(kept) = history_kept {
+        hash.write(&kept.as_nanos().to_le_bytes());
+    }
     hash.0.cast_signed()
 }
 
@@ -62,8 +68,6 @@ impl Fnv {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const S: Duration = Duration::from_secs(1);
@@ -85,7 +89,7 @@ mod tests {
             ..RetryRule::default()
         };
         let policy = with_rules([attempts("timeout", 1), attempts("no-leader", 3), of_topic]);
-        assert_eq!(fingerprint("/shop", &policy), PINNED);
+        assert_eq!(fingerprint("/shop", &policy, None), PINNED);
     }
 
     /// Another value here makes relays of two versions report each other during an upgrade.
@@ -119,7 +123,8 @@ mod tests {
         ];
         let all: Vec<i64> = policies
             .iter()
-            .flat_map(|policy| ["/shop", "/store"].map(|of| fingerprint(of, policy)))
+            .flat_map(|policy| ["/shop", "/store"].map(|of| fingerprint(of, policy, None)))
+            .chain([S, S * 2].map(|kept| fingerprint("/shop", &default(), Some(kept))))
             .collect();
         let different: std::collections::BTreeSet<&i64> = all.iter().collect();
         assert_eq!(different.len(), all.len(), "{all:?}");

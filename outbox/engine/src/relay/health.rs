@@ -59,7 +59,7 @@ impl Health {
             add(Status::Degraded, ReasonKind::Topic, format!("topic {topic} is not published: {why}"));
         }
         if counters.disagreeing.load(Ordering::Relaxed) {
-            let reason = "relays of this route are configured differently (retry policies or source); deploy one configuration";
+            let reason = "relays of this route are configured differently (retry policies, source or history); deploy one configuration";
             add(Status::Degraded, ReasonKind::Configuration, reason.to_owned());
         }
     }

@@ -243,6 +243,7 @@ pub async fn replayed_messages_join_at_the_end_in_their_old_order<H: StoreHarnes
     write(&*store, [newer.clone()]).await;
 
     let filter = Filter { topic: Some(topic("orders")), limit: Some(3), ..Filter::all_routes() };
+    assert_eq!(store.history_kept().is_some(), harness.capabilities().history, "it says so");
     let replayed = store.replay(&filter).await.expect("the history is replayed");
     if !harness.capabilities().history {
         assert_eq!(replayed, 0, "there is no history");

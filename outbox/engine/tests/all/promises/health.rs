@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::backend::{LeaseRequest, RelayId};
+use outbox_contract::backend::{LeaseRequest, RelayId, StoreLayer};
 use outbox_contract::{
     Admin, AdminExt, Exhausted, Outgoing, RetryPolicy, RetryRule, Route, Store, Timestamp, Transactional,
 };
@@ -237,12 +237,27 @@ async fn maintenance_that_fails_degrades() {
     }
 }
 
+/// A handle of a store that keeps delivered messages.
+struct Keeping<T>(T);
+
+impl<T: Store> StoreLayer for Keeping<T> {
+    type Inner = T;
+
+    fn inner(&self) -> &T {
+        &self.0
+    }
+
+    fn history_kept(&self) -> Option<Duration> {
+        Some(S * 60)
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn relays_that_are_configured_differently_say_so() {
     let another = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
     let rule = RetryRule { class: Some("timeout".into()), max_attempts: Some(1), ..RetryRule::default() };
     let by_class = RetryPolicy { rules: vec![rule], ..RetryPolicy::default() };
-    for number in 0..4 {
+    for number in 0..5 {
         let world = World::new();
         let (one, other) = (world.rig(), world.rig());
         let first = one.relay().start().await.unwrap();
@@ -251,12 +266,13 @@ async fn relays_that_are_configured_differently_say_so() {
             0 => other.relay().retry(another.clone()),
             1 => other.relay().retry(by_class.clone()),
             2 => other.relay().source("/another-shop"),
+            3 => other.relay_on(Keeping(Arc::clone(&other.store))),
             // A larger machine, with the same treatment of messages.
             _ => other.relay().max_unconfirmed_batches(32).fetch_batch(500).publish_timeout(S * 2),
         };
         let second = second.start().await.unwrap();
-        let words = "relays of this route are configured differently (retry policies or source)";
-        if number < 3 {
+        let words = "relays of this route are configured differently (retry policies, source or history)";
+        if number < 4 {
             within(S * 10, || {
                 says(&first, Status::Degraded, words) && says(&second, Status::Degraded, words)
             })

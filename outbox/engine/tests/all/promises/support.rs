@@ -6,7 +6,7 @@ use std::time::Duration;
 use outbox_contract::admin::Filter;
 use outbox_contract::backend::{Clock, Position};
 use outbox_contract::{
-    AdminExt, KeyId, Message, MessageId, Outgoing, Route, Timestamp, Topic, Transactional,
+    AdminExt, KeyId, Message, MessageId, Outgoing, Route, Store, Timestamp, Topic, Transactional,
 };
 use outbox_engine::{Relay, RelayBuilder};
 use outbox_store_memory::{MemoryStore, MemoryTx};
@@ -146,8 +146,13 @@ impl Rig {
 
     /// Returns the builder of a relay with the default configuration.
     pub(crate) fn relay(&self) -> RelayBuilder {
+        self.relay_on(Arc::clone(&self.store))
+    }
+
+    /// Returns the same on another handle of the store.
+    pub(crate) fn relay_on(&self, store: impl Store) -> RelayBuilder {
         let clock: Arc<dyn Clock> = Arc::<TestClock>::clone(&self.clock);
-        Relay::builder(Arc::clone(&self.store), Arc::clone(&self.transport)).clock(clock).seed(1)
+        Relay::builder(store, Arc::clone(&self.transport)).clock(clock).seed(1)
     }
 }
 
