@@ -71,12 +71,14 @@ impl Minimal {
             .create_with_context(Reports)
             .expect("a valid configuration");
         ready().await;
+        // They outlive the work: the server's figures are those of the sessions that there are.
+        let (fetching, deleting) = (&mut fetching, &mut deleting);
         let work = async {
             let (sent, mut confirmed) = mpsc::channel::<(Vec<i64>, Arc<Batch>)>(DEPTH);
             let delete = async {
                 while let Some((positions, batch)) = confirmed.recv().await {
                     batch.done.notified().await;
-                    let delete = sqlx::query(DELETE).bind(&positions).execute(&mut deleting);
+                    let delete = sqlx::query(DELETE).bind(&positions).execute(&mut *deleting);
                     delete.await.expect("the database answers");
                 }
             };
@@ -85,7 +87,7 @@ impl Minimal {
             let fetch = async move {
                 let (mut last, mut left) = (0, self.messages);
                 while left > 0 {
-                    let rows = sqlx::query(SELECT).bind(last).bind(BATCH).fetch_all(&mut fetching);
+                    let rows = sqlx::query(SELECT).bind(last).bind(BATCH).fetch_all(&mut *fetching);
                     let rows = rows.await.expect("the database answers");
                     let batch = Arc::new(Batch { open: AtomicUsize::new(rows.len()), ..Batch::default() });
                     let mut positions = Vec::with_capacity(rows.len());
