@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Classes are short, lower-case and stable (`message-too-large`, `not-authorized`, `timeout`):
 /// retry policies, metrics and dead letters use them. The text is for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Read")]
 #[non_exhaustive]
 pub struct Failure {
     /// Class of the failure, for policies and metrics. At most
@@ -17,6 +18,19 @@ pub struct Failure {
     pub class: Cow<'static, str>,
     /// Failure text, for people. At most [`MAX_BYTES`](Self::MAX_BYTES).
     pub message: String,
+}
+
+/// A failure as it is read, of any size.
+#[derive(Deserialize)]
+struct Read {
+    class: String,
+    message: String,
+}
+
+impl From<Read> for Failure {
+    fn from(Read { class, message }: Read) -> Self {
+        Self::new(class, message)
+    }
 }
 
 impl Failure {
@@ -93,5 +107,13 @@ mod tests {
         let failure = Failure::new(format!("x{}", "é".repeat(100)), "");
         assert_eq!(failure.class.len(), Failure::MAX_CLASS_BYTES - 1, "cut between two characters");
         assert!(matches!(Failure::new("too-large", "").class, Cow::Borrowed("too-large")));
+    }
+
+    #[test]
+    fn what_is_read_is_bounded_too() {
+        let text = format!(r#"{{"class":"{}","message":"{}"}}"#, "x".repeat(5_000), "y".repeat(5_000));
+        let failure: Failure = serde_json::from_str(&text).unwrap();
+        let sizes = (failure.class.len(), failure.message.len());
+        assert_eq!(sizes, (Failure::MAX_CLASS_BYTES, Failure::MAX_BYTES));
     }
 }
