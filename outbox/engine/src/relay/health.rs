@@ -45,7 +45,9 @@ impl Health {
         if let Some(since) = context.breaker().away_since() {
             let away = now.saturating_sub(since);
             let status = if away > config.lease { Status::Unhealthy } else { Status::Degraded };
-            add(status, ReasonKind::Outage, format!("the transport has been unavailable for {away:.1?}"));
+            let why = counters.why_away().unwrap_or_else(|| "it does not answer".to_owned());
+            let reason = format!("the transport has been unavailable for {away:.1?}: {why}");
+            add(status, ReasonKind::Outage, reason);
         }
         if let Some(reason) = context.checked.reason() {
             add(Status::Degraded, ReasonKind::BrokerSettings, reason);

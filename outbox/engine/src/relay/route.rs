@@ -316,9 +316,11 @@ impl RouteState {
                 tracing::info!(%route, buckets, "rebalancing: giving buckets to another relay")
             }
             Report::TransportAway(failure) => {
+                counters.transport_is_away(Some(failure.to_string()));
                 tracing::warn!(%route, %failure, "transport unavailable; will keep retrying");
             }
             Report::TransportSilent => {
+                counters.transport_is_away(None);
                 tracing::warn!(%route, "no answer from the transport; will keep retrying");
             }
             Report::TransportBack => tracing::info!(%route, "transport available again"),

@@ -54,6 +54,8 @@ struct Observed {
     maintained: Option<Duration>,
     unmaintained: Option<String>,
     last_error: Option<String>,
+    /// Reason for which the transport became unavailable.
+    away: Option<String>,
     broken: Vec<String>,
     /// Latest failure of each unavailable topic.
     why_broken: BTreeMap<String, String>,
@@ -299,6 +301,15 @@ impl Counters {
     /// Returns the recent findings below the read position.
     pub(crate) fn below(&self, now: Duration) -> Option<FoundBelow> {
         self.observed().below.filter(|found| found.is_remembered(now))
+    }
+
+    pub(crate) fn transport_is_away(&self, reason: Option<String>) {
+        self.observed().away = reason;
+    }
+
+    /// Returns the reason for which the transport became unavailable.
+    pub(crate) fn why_away(&self) -> Option<String> {
+        self.observed().away.clone()
     }
 
     pub(crate) fn last_error(&self) -> Option<String> {
