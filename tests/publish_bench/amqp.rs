@@ -57,7 +57,7 @@ fn variants() -> Vec<Variant> {
     let usual = Variant {
         label: "as published",
         headers: Headers::CloudEvents,
-        exchange: Some(ExchangeKind::Topic),
+        exchange: Some(ExchangeKind::Direct),
         queues: 1,
         queue_type: "quorum",
         mandatory: true,
@@ -79,7 +79,7 @@ fn variants() -> Vec<Variant> {
         with("no headers", |it| it.headers = Headers::None),
         with("no headers, no message id", |it| (it.headers, it.message_id) = (Headers::None, false)),
         with("default exchange", |it| it.exchange = None),
-        with("direct exchange", |it| it.exchange = Some(ExchangeKind::Direct)),
+        with("topic exchange", |it| it.exchange = Some(ExchangeKind::Topic)),
         with("not mandatory", |it| it.mandatory = false),
         with("no confirmations", |it| it.confirms = false),
         with("1 connection", |it| it.connections = 1),
@@ -100,7 +100,7 @@ fn variants() -> Vec<Variant> {
 
 /// Measures all variants; returns false if there is no broker.
 pub(crate) async fn run(part: &Amqp) -> bool {
-    let server = match RabbitMq::newest().start() {
+    let server = match RabbitMq::newest().as_shipped().start() {
         Ok(server) => server,
         Err(missing) => {
             eprintln!("{missing}");

@@ -32,7 +32,7 @@ impl Subject {
                 make_topic(&server.url()).await;
                 Self::Kafka(server)
             }
-            Broker::Rabbitmq => Self::RabbitMq(RabbitMq::newest().shared().or_skip()?),
+            Broker::Rabbitmq => Self::RabbitMq(RabbitMq::newest().as_shipped().shared().or_skip()?),
             Broker::Redis => Self::Redis(Redis::newest().shared().or_skip()?),
         })
     }

@@ -52,13 +52,15 @@ const OLDEST: Version = Version {
 /// size of the machine.
 const SETTINGS: &str = "
 distribution.listener.interface = 127.0.0.1
-vm_memory_high_watermark.absolute = 1GB
 disk_free_limit.absolute = 50MB
 log.console = true
 log.console.level = info
 log.console.formatter.level_format = lc4
 log.file = false
 ";
+
+/// The memory of a test's server. RabbitMQ's own limit is six tenths of the machine's.
+const MEMORY: &str = "vm_memory_high_watermark.absolute = 1GB\n";
 
 /// Erlang's port mapper is started first and in the foreground: RabbitMQ would start one of the
 /// whole machine that stays behind.
@@ -74,6 +76,7 @@ const HOSTS_AT_ONCE: u32 = 8;
 pub struct RabbitMq {
     version: Version,
     wishes: Wishes,
+    as_shipped: bool,
 }
 
 impl RabbitMq {
@@ -81,7 +84,7 @@ impl RabbitMq {
     /// `OUTBOX_RABBITMQ_CTL` as its `rabbitmqctl`, such as `docker exec rabbit rabbitmqctl`.
     #[must_use]
     pub fn newest() -> Self {
-        Self { version: NEWEST, wishes: Wishes::default() }
+        Self { version: NEWEST, wishes: Wishes::default(), as_shipped: false }
     }
 
     /// RabbitMQ 4.0, the oldest that is supported, whose queues move safely between priorities; by
@@ -105,6 +108,14 @@ impl RabbitMq {
         self
     }
 
+    /// Limits its memory as RabbitMQ does by itself, to a share of the machine's. For benchmarks: a
+    /// long run fills the gigabyte of a test's server, whose alarm then holds up publishers.
+    #[must_use]
+    pub fn as_shipped(mut self) -> Self {
+        self.as_shipped = true;
+        self
+    }
+
     /// Returns the server that all tests of this program share: the one that the URL in the
     /// environment names, or one that the first test starts.
     ///
@@ -116,7 +127,7 @@ impl RabbitMq {
         let Version { name, part, url, ctl } = self.version;
         let Some(given) = self.wishes.given(url) else {
             return SHARED.get(format!("{self:?}"), || {
-                if !self.wishes.is_plain() {
+                if !self.wishes.is_plain() || self.as_shipped {
                     return self.start();
                 }
                 Ok(RabbitMqServer { server: part.shared(self)?, given: None, hosts: Arc::default() })
@@ -194,6 +205,9 @@ impl Kind for RabbitMq {
     fn command(&self, home: &Home, ports: &[u16]) -> Result<Program, String> {
         let ports = Ports::of(ports);
         let mut settings = format!("listeners.tcp.1 = 127.0.0.1:{}\n{SETTINGS}", ports.amqp);
+        if !self.as_shipped {
+            settings.push_str(MEMORY);
+        }
         if self.wishes.tls {
             settings.push_str(&format!(
                 "listeners.ssl.1 = 127.0.0.1:{}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\n\

@@ -53,7 +53,7 @@ impl BrokerServer {
     /// The server that is missing.
     pub fn start(broker: Broker, topic: Option<&'static str>) -> Result<Self, Missing> {
         let running = match broker {
-            Broker::RabbitMq => Running::RabbitMq(RabbitMq::newest().start()?),
+            Broker::RabbitMq => Running::RabbitMq(RabbitMq::newest().as_shipped().start()?),
             Broker::Kafka => Running::Kafka(Kafka::newest().as_shipped().start()?),
             Broker::Redis => {
                 let redis = Redis::newest().config("appendonly yes").config("appendfsync everysec");
@@ -69,7 +69,7 @@ impl BrokerServer {
     ///
     /// The server that is missing.
     pub fn moving() -> Result<Self, Missing> {
-        Ok(Self { running: Running::RabbitMq(RabbitMq::oldest().start()?), topic: None })
+        Ok(Self { running: Running::RabbitMq(RabbitMq::oldest().as_shipped().start()?), topic: None })
     }
 
     fn server(&self) -> &Server {
