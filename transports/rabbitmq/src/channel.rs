@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use amq_protocol::protocol::{AMQPClass, channel};
 
-use crate::channel_state::{News, Said};
+use crate::channel_state::{News, Said, Wants};
 use crate::error::Fault;
 use crate::publication::Answer;
 use crate::tags::Tags;
@@ -26,8 +26,8 @@ pub(crate) struct Channel {
 pub(crate) enum Word {
     /// Answers about messages, by their places in the batch.
     Answers(Vec<Answer>),
-    /// The broker takes nothing for now, and why.
-    Blocked(String),
+    /// The broker takes nothing for now, and why; none: it takes messages again.
+    Blocked(Option<String>),
     /// More can be sent.
     Room,
 }
@@ -91,11 +91,11 @@ impl Channel {
         self.wire.board().send(self.id, bytes);
     }
 
-    /// Waits for news; for room too, if it is wanted.
+    /// Waits for news.
     ///
     /// Cancellation: safe.
-    pub(crate) async fn news(&mut self, wants_room: bool) -> Word {
-        let news = poll_fn(|context| self.wire.board().poll_news(self.id, wants_room, context)).await;
+    pub(crate) async fn news(&mut self, wants: Wants) -> Word {
+        let news = poll_fn(|context| self.wire.board().poll_news(self.id, wants, context)).await;
         match news {
             News::Said(said) => Word::Answers(said.into_iter().flat_map(|said| self.answers(said)).collect()),
             News::Over(error) => Word::Answers(vec![Answer::Broken(Fault::asking("publishing", error))]),

@@ -16,10 +16,19 @@ pub(crate) enum News {
     Said(Vec<Said>),
     /// The channel or the connection is over.
     Over(lapin::Error),
-    /// The broker takes nothing for now, and why.
-    Blocked(String),
+    /// The broker takes nothing for now, and why; none: it takes messages again.
+    Blocked(Option<String>),
     /// More can be sent.
     Room,
+}
+
+/// News that somebody waits for, besides answers and the end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wants {
+    /// That more can be sent.
+    pub(crate) room: bool,
+    /// That the broker takes messages: so far it is known to take nothing.
+    pub(crate) end_of_block: bool,
 }
 
 /// Answer of the broker about messages.

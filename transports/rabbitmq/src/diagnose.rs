@@ -15,6 +15,7 @@ use outbox_contract::{MessageId, Topic, TransportErrorKind};
 use tokio::time::timeout;
 
 use crate::channel::Word;
+use crate::channel_state::Wants;
 use crate::config::{Config, Topology};
 use crate::error::Fault;
 use crate::frames::Publish;
@@ -90,9 +91,9 @@ async fn probe(wire: &Arc<Wire>) -> Result<Option<String>, Fault> {
         channel.send(bytes, vec![number]);
         let mut is_answered = false;
         while !is_answered {
-            let answers = match channel.news(false).await {
+            let answers = match channel.news(Wants::default()).await {
                 Word::Answers(answers) => answers,
-                Word::Blocked(reason) => return Ok(Some(reason)),
+                Word::Blocked(reason) => return Ok(reason),
                 Word::Room => continue,
             };
             for answer in answers {

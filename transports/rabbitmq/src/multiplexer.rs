@@ -8,7 +8,7 @@ use amq_protocol::frame::AMQPFrame;
 use amq_protocol::protocol::{AMQPClass, channel, connection};
 use lapin::{ConnectionState, ErrorKind};
 
-use crate::channel_state::{ChannelState, News};
+use crate::channel_state::{ChannelState, News, Wants};
 use crate::error::said_by_broker;
 use crate::frames::{self, HEARTBEAT};
 use crate::tags::Tags;
@@ -69,7 +69,11 @@ impl Multiplexer {
 
     /// Returns true if more may be sent on a channel.
     pub(crate) fn has_room_for(&self, id: u16) -> bool {
-        self.has_room() && self.is_open(id)
+        self.takes_more() && self.is_open(id)
+    }
+
+    fn takes_more(&self) -> bool {
+        self.has_room() && self.blocked.is_none()
     }
 
     /// Returns true if neither side has closed it.
@@ -146,9 +150,10 @@ impl Multiplexer {
     }
 
     /// Polls for news. What the broker said of messages goes before what became of the channel, and
-    /// that before everything else.
-    pub(crate) fn poll_news(&mut self, id: u16, wants_room: bool, context: &mut Context<'_>) -> Poll<News> {
-        let has_room = self.has_room();
+    /// that before everything else. That the broker takes nothing, or does again, is news to
+    /// who does not know it.
+    pub(crate) fn poll_news(&mut self, id: u16, wants: Wants, context: &mut Context<'_>) -> Poll<News> {
+        let takes_more = self.takes_more();
         let Some(channel) = self.channels.get_mut(&id) else { return Poll::Ready(News::Over(gone())) };
         if !channel.said.is_empty() {
             return Poll::Ready(News::Said(std::mem::take(&mut channel.said)));
@@ -156,10 +161,10 @@ impl Multiplexer {
         if let Some(over) = channel.over.as_ref().or(self.over.as_ref()) {
             return Poll::Ready(News::Over(over.clone()));
         }
-        if let Some(reason) = &self.blocked {
-            return Poll::Ready(News::Blocked(reason.clone()));
+        if self.blocked.is_some() != wants.end_of_block {
+            return Poll::Ready(News::Blocked(self.blocked.clone()));
         }
-        if wants_room && has_room {
+        if wants.room && takes_more {
             return Poll::Ready(News::Room);
         }
         channel.waiting = Some(context.waker().clone());
@@ -294,7 +299,10 @@ impl Multiplexer {
                 self.blocked = Some(blocked.reason.to_string());
                 self.wake_all();
             }
-            connection::AMQPMethod::Unblocked(_) => self.blocked = None,
+            connection::AMQPMethod::Unblocked(_) => {
+                self.blocked = None;
+                self.wake_all();
+            }
             _ => {}
         }
     }

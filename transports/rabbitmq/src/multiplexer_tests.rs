@@ -12,7 +12,7 @@ use outbox_contract::MessageId;
 use outbox_contract::backend::Position;
 
 use super::*;
-use crate::channel_state::Said;
+use crate::channel_state::{Said, Wants};
 use crate::frames::Incoming;
 use crate::publication::Returned;
 
@@ -44,9 +44,13 @@ impl Test {
         (test, id)
     }
 
-    fn news(&mut self, id: u16, wants_room: bool) -> Option<News> {
+    fn news(&mut self, id: u16, room: bool) -> Option<News> {
+        self.news_of(id, Wants { room, end_of_block: false })
+    }
+
+    fn news_of(&mut self, id: u16, wants: Wants) -> Option<News> {
         let waker = Waker::from(Arc::clone(&self.woken));
-        match self.board.poll_news(id, wants_room, &mut Context::from_waker(&waker)) {
+        match self.board.poll_news(id, wants, &mut Context::from_waker(&waker)) {
             Poll::Ready(news) => Some(news),
             Poll::Pending => None,
         }
@@ -251,9 +255,13 @@ fn a_broker_that_takes_nothing_says_so_to_everybody() {
     assert_eq!(test.wakes(), 1);
     test.board.take(ack(id, 1, false));
     assert_eq!(test.said(id).len(), 1, "what is confirmed is confirmed");
-    assert!(matches!(test.news(id, true), Some(News::Blocked(reason)) if reason == "low on memory"));
+    assert!(matches!(test.news(id, true), Some(News::Blocked(Some(reason))) if reason == "low on memory"));
+    let waits = Wants { room: true, end_of_block: true };
+    assert!(test.news_of(id, waits).is_none() && !test.board.has_room_for(id), "until it is over");
     test.board.take(of_connection(connection::AMQPMethod::Unblocked(connection::Unblocked {})));
-    assert!(test.news(id, false).is_none() && test.board.blocked().is_none());
+    assert_eq!(test.wakes(), 1);
+    assert!(matches!(test.news_of(id, waits), Some(News::Blocked(None))));
+    assert!(test.news(id, false).is_none() && test.board.has_room_for(id));
 }
 
 #[test]

@@ -157,12 +157,6 @@ impl Publication {
     }
 
     /// Ends the batch: nothing more comes.
-    pub(crate) fn given_up(&mut self, under_way: &Outcome, waiting: &Outcome) -> Reports {
-        let mut reports = Reports::new();
-        self.give_up(under_way, waiting, &mut reports);
-        reports
-    }
-
     fn give_up(&mut self, under_way: &Outcome, waiting: &Outcome, reports: &mut Reports) {
         self.chain.give_up(under_way, waiting, reports);
         self.ready.clear();

@@ -139,9 +139,7 @@ fn what_is_given_up_is_unknown_if_it_was_sent() {
     let messages = batch("aabb");
     let mut publication = Publication::new(&messages);
     publication.start();
-    let fault = Fault::blocked("memory");
-    let reports = publication.given_up(&fault.unknown(), &fault.unavailable());
-    let reports: Vec<_> = reports.iter().map(|(index, outcome)| (*index, name(outcome))).collect();
+    let reports = answered(&mut publication, vec![broken(320)]);
     assert_eq!(reports, [(0, "unknown"), (1, "blocked"), (2, "no route"), (3, "blocked")]);
     assert!(publication.is_complete() && publication.start().is_none());
 }

@@ -7,6 +7,7 @@ use outbox_contract::backend::{Outcome, Outcomes, PublishBatch, Unavailable};
 use outbox_contract::{Rejection, Topic, TransportErrorKind};
 
 use crate::channel::{Channel, Word};
+use crate::channel_state::Wants;
 use crate::config::Config;
 use crate::error::Fault;
 use crate::frames::Publish;
@@ -51,6 +52,8 @@ impl<'c> Publishing<'c> {
         let mut publication = Publication::new(&self.batch.messages);
         let mut changes = self.refusals.changes();
         self.look_before(&mut publication).await;
+        // What was sent before an alarm goes through once it is over, so it is waited for.
+        let mut is_blocked = false;
         loop {
             while publication.ready() > 0 && self.channel.has_room() {
                 self.send(&mut publication);
@@ -58,9 +61,10 @@ impl<'c> Publishing<'c> {
             if publication.is_complete() {
                 return self.has_missed;
             }
+            let wants = Wants { room: publication.ready() > 0, end_of_block: is_blocked };
             let word = tokio::select! {
                 biased;
-                word = self.channel.news(publication.ready() > 0) => word,
+                word = self.channel.news(wants) => word,
                 // The sender lives as long as the transport.
                 _ = changes.changed(), if publication.holds_up() => {
                     publication.let_go();
@@ -74,8 +78,9 @@ impl<'c> Publishing<'c> {
                     publication.answered(answers, topic_of, |index| self.refusals.why(self.topic(index)))
                 }
                 Word::Blocked(reason) => {
-                    let fault = Fault::blocked(&reason);
-                    publication.given_up(&fault.unknown(), &fault.unavailable())
+                    is_blocked = reason.is_some();
+                    self.outcomes.stopped(reason.map(|reason| Fault::blocked(&reason).to_failure()));
+                    continue;
                 }
                 Word::Room => continue,
             };

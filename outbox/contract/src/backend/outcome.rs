@@ -71,16 +71,17 @@ pub enum Unavailable {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Outcomes {
-    // A plain mutex: held for a store into a slot, never across an await. The transport writes it
+    // Plain mutexes: held for a store into a slot, never across an await. The transport writes it
     // (often from a thread of the client library), and the publisher reads it once.
     slots: Arc<Mutex<Vec<Option<Outcome>>>>,
+    stop: Arc<Mutex<Option<Failure>>>,
 }
 
 impl Outcomes {
     /// Creates empty slots for a batch of `len` messages.
     #[must_use]
     pub fn new(len: usize) -> Self {
-        Self { slots: Arc::new(Mutex::new(vec![None; len])) }
+        Self { slots: Arc::new(Mutex::new(vec![None; len])), stop: Arc::default() }
     }
 
     /// Reports the outcome of the message at `index` of the batch. Ignored if the slot is already
@@ -98,6 +99,21 @@ impl Outcomes {
         for slot in self.slots().iter_mut().filter(|slot| slot.is_none()) {
             *slot = Some(outcome.clone());
         }
+    }
+
+    /// Reports that the broker has stopped taking messages for now, for a reason that it told, such
+    /// as an alarm; or, with `None`, that it takes them again.
+    ///
+    /// The relay tells its operators, and waits longer for the batch, because the broker still takes
+    /// what is under way once the reason is gone. For a missing answer alone this is wrong.
+    pub fn stopped(&self, reason: Option<Failure>) {
+        *self.stop() = reason;
+    }
+
+    /// Returns the reason for which the broker takes no messages for now.
+    #[must_use]
+    pub fn stop_reason(&self) -> Option<Failure> {
+        self.stop().clone()
     }
 
     /// Returns true if every message has an outcome.
@@ -124,6 +140,10 @@ impl Outcomes {
     #[must_use]
     pub fn take(&self) -> Vec<Option<Outcome>> {
         std::mem::take(&mut *self.slots())
+    }
+
+    fn stop(&self) -> MutexGuard<'_, Option<Failure>> {
+        self.stop.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn slots(&self) -> MutexGuard<'_, Vec<Option<Outcome>>> {

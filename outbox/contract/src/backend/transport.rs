@@ -141,7 +141,9 @@ pub trait Transport: Send + Sync + 'static {
     /// - *Ordering*: messages of one key appear in the order of the batch, under the key-prefix
     ///   property. Across keys: none.
     /// - *Units and limits*: one batch holds up to the relay's `batch` messages.
-    /// - *Errors*: none as such: everything is an outcome. Empty slots at return mean *unknown*.
+    /// - *Errors*: none as such: everything is an outcome. Empty slots at return mean *unknown*. A
+    ///   broker that says that it takes nothing for now is reported by
+    ///   [`Outcomes::stopped`].
     /// - *Cancellation*: the relay drops the future when it gives up the batch. Reported outcomes
     ///   stay valid; the rest is unknown and may arrive later. After that, the transport must not
     ///   *start* further messages of this batch.

@@ -54,7 +54,8 @@ pub struct RelayConfig {
     /// sent again. Default 5 s.
     ///
     /// It is up to twelve times as long for a batch that is being confirmed bit by bit, or that
-    /// waits behind batches that are: a slow broker receives no message twice for being slow.
+    /// waits behind batches that are, or while the broker says that it takes nothing for now: a slow
+    /// broker receives no message twice for being slow.
     #[serde(with = "outbox_contract::duration")]
     pub publish_timeout: Duration,
     /// Timeout of a call to the store. Default 5 s.

@@ -4,7 +4,8 @@
 //! carry each message twice, then three times. A batch that hangs is not waited for either, because
 //! other batches need its publisher. Therefore a batch is given up after its timeout, unless it can
 //! be seen to finish: it is being confirmed bit by bit, fast enough; or it waits behind earlier
-//! batches that are making progress.
+//! batches that are making progress; or the broker said that it takes nothing for now, as RabbitMQ
+//! does in an alarm, and will take what is under way afterwards.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,6 +17,8 @@ pub(crate) const LOOKS: u32 = 8;
 const PACE: usize = LOOKS as usize - 1;
 /// Longest wait for a batch, in `publish_timeout`s, whatever progress it makes.
 pub(crate) const MAX: u32 = 12;
+/// Number of checks in which a batch has to show progress again, once the broker takes messages.
+const AGAIN: u32 = LOOKS / 2;
 
 /// Unconfirmed batches of a route, in the order of sending. Each has the instant of the last answer
 /// for it or for an earlier batch.
@@ -58,39 +61,51 @@ pub(crate) struct BatchProgress {
     looks: u32,
     /// Number of checks since the first that found an answer.
     answering: usize,
+    /// Number of the check before which it is not given up, because the broker had stopped.
+    until: u32,
+}
+
+/// State of the transport and of other batches at a check.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Around {
+    /// An earlier batch made progress within a `publish_timeout`.
+    pub(crate) others_go_on: bool,
+    /// The broker said that it takes nothing for now.
+    pub(crate) is_stopped: bool,
+    /// Nothing else needs the batch's publisher or buckets, and the batch could still be started
+    /// now.
+    pub(crate) may_wait: bool,
+    /// The timeout is over by the clock, whatever the number of checks: the relay may have been
+    /// suspended.
+    pub(crate) is_overdue: bool,
 }
 
 impl BatchProgress {
     pub(crate) const fn new(messages: usize) -> Self {
-        Self { messages, answered: [0; PACE], looks: 0, answering: 0 }
+        Self { messages, answered: [0; PACE], looks: 0, answering: 0, until: 0 }
     }
 
     /// Records a check, one each eighth of the timeout. Returns true if waiting should continue.
-    ///
-    /// - `others_go_on`: an earlier batch made progress within a `publish_timeout`.
-    /// - `may_wait`: nothing else needs the batch's publisher or buckets, and the batch could still
-    ///   be started now.
-    /// - `overdue`: the timeout is over by the clock, whatever the number of checks: the relay may
-    ///   have been suspended.
-    pub(crate) fn look(
-        &mut self,
-        answered: usize,
-        others_go_on: bool,
-        may_wait: bool,
-        overdue: bool,
-    ) -> bool {
+    pub(crate) fn look(&mut self, answered: usize, around: Around) -> bool {
+        let Around { others_go_on, is_stopped, may_wait, is_overdue } = around;
         let over = self.answering.min(PACE);
         let lately = answered.saturating_sub(self.answered[PACE - over.max(1)]);
         self.answered.rotate_left(1);
         self.answered[PACE - 1] = answered;
         self.looks += 1;
         self.answering += usize::from(answered > 0);
+        if is_stopped {
+            self.until = self.looks + AGAIN;
+        }
         let left = (MAX * LOOKS).saturating_sub(self.looks);
-        if self.looks < LOOKS && !overdue {
+        if self.looks < LOOKS && !is_overdue {
             return true;
         }
         if !may_wait || left == 0 {
             return false;
+        }
+        if self.looks < self.until {
+            return true;
         }
         if over == 0 {
             // Its turn may just have come: the next check shows its rate.
@@ -117,8 +132,12 @@ mod tests {
     /// Returns the number of checks granted to a batch of 100 messages of which so many are
     /// answered at each check.
     fn looks(answered: impl Fn(u32) -> usize, others_go_on: bool, may_wait: bool) -> u32 {
+        looks_around(answered, |_| Around { others_go_on, may_wait, ..Around::default() })
+    }
+
+    fn looks_around(answered: impl Fn(u32) -> usize, around: impl Fn(u32) -> Around) -> u32 {
         let mut progress = BatchProgress::new(100);
-        (1..).find(|look| !progress.look(answered(*look), others_go_on, may_wait, false)).unwrap()
+        (1..).find(|look| !progress.look(answered(*look), around(*look))).unwrap()
     }
 
     #[test]
@@ -130,7 +149,10 @@ mod tests {
 
     #[test]
     fn a_relay_that_slept_goes_on_only_with_what_is_still_its_own() {
-        let slept = |may_wait| BatchProgress::new(100).look(10, true, may_wait, true);
+        let slept = |may_wait| {
+            let around = Around { others_go_on: true, may_wait, is_overdue: true, is_stopped: false };
+            BatchProgress::new(100).look(10, around)
+        };
         assert!(slept(true) && !slept(false));
     }
 
@@ -150,6 +172,17 @@ mod tests {
             21,
             "its own turn, then nothing"
         );
+    }
+
+    #[test]
+    fn a_broker_that_takes_nothing_for_now_is_waited_for() {
+        let stopped_until =
+            |end, may_wait| move |look| Around { is_stopped: look < end, may_wait, ..Around::default() };
+        assert_eq!(looks_around(|_| 50, stopped_until(u32::MAX, true)), MAX * LOOKS);
+        assert_eq!(looks_around(|_| 50, stopped_until(u32::MAX, false)), LOOKS, "its buckets are wanted");
+        assert_eq!(looks_around(|_| 0, stopped_until(20, true)), 19 + AGAIN, "it hangs all the same");
+        let again = |look: u32| (10 + look.saturating_sub(21) as usize * 5).min(99);
+        assert_eq!(looks_around(again, stopped_until(20, true)), 46, "until it stood still");
     }
 
     #[test]

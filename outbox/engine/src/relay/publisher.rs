@@ -14,8 +14,8 @@ use ractor::{ActorProcessingErr, ActorRef};
 use tracing::Instrument;
 
 use super::context::Context;
-use super::core::{Line, PublishCommand};
-use super::publish_timeout::{BatchProgress, LOOKS};
+use super::core::{Event, Line, PublishCommand};
+use super::publish_timeout::{Around, BatchProgress, LOOKS};
 use super::route::CoreMsg;
 use crate::telemetry::publish_span;
 
@@ -114,6 +114,7 @@ impl Publisher {
         let began = context.now();
         let entry = UnconfirmedEntry::begin(context);
         let mut progress = BatchProgress::new(batch.messages.len());
+        let mut told = None;
         let publishing = context.transport.publish(batch, outcomes);
         tokio::pin!(publishing);
         loop {
@@ -131,8 +132,20 @@ impl Publisher {
             let may_wait = !self.strict_timeout.load(Ordering::Acquire)
                 && context.tenure.holds(now)
                 && self.lost(&flight.epochs).is_empty();
-            let overdue = now.saturating_sub(began) >= limit;
-            let keep_waiting = progress.look(outcomes.answered(), others_go_on, may_wait, overdue);
+            let stopped = outcomes.stop_reason();
+            let around = Around {
+                others_go_on,
+                is_stopped: stopped.is_some(),
+                may_wait,
+                is_overdue: now.saturating_sub(began) >= limit,
+            };
+            if let Some(reason) = &stopped
+                && told.is_none()
+            {
+                let _ = self.route.cast(CoreMsg::Event(Event::TransportStopped(reason.clone())));
+            }
+            told = stopped;
+            let keep_waiting = progress.look(outcomes.answered(), around);
             if progress.is_news() {
                 entry.heard(now);
                 pass_on();

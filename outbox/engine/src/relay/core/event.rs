@@ -39,6 +39,8 @@ pub(crate) enum Event {
     Owed { messages: usize, bytes: usize },
     /// Wake-up: something was appended or committed.
     Woken(Wakeup),
+    /// Word of the transport during a batch that the broker takes nothing for now, and why.
+    TransportStopped(Failure),
     /// Answer of the transport to a check.
     TransportIsBack,
     /// Timer: the time that [`Core::next_tick`](super::Core::next_tick) asked for has come.

@@ -30,7 +30,7 @@ use outbox_contract::{KeyId, RetryPolicy, Route};
 
 use batches::Batches;
 use blocked::BlockedKeys;
-use breaker::Breaker;
+use breaker::{Breaker, Evidence};
 use credit::Credit;
 use due::DueKeys;
 pub(crate) use event::{Answer, Command, Counts, Event, PublishCommand, Question, Report};
@@ -287,6 +287,9 @@ impl Core {
                 self.looking.woken(wakeup);
                 self.reading.look();
                 self.look_soon();
+            }
+            Event::TransportStopped(reason) => {
+                self.heard_of_transport(Evidence::NoAnswer, Some(reason), None);
             }
             Event::TransportIsBack => {
                 if self.breaker.heard() {

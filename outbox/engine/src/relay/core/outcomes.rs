@@ -115,7 +115,12 @@ impl Core {
         self.heard_of_transport(Evidence::Answered, None, None);
     }
 
-    fn heard_of_transport(&mut self, evidence: Evidence, unavailable: Option<Failure>, line: Option<Line>) {
+    pub(super) fn heard_of_transport(
+        &mut self,
+        evidence: Evidence,
+        unavailable: Option<Failure>,
+        line: Option<Line>,
+    ) {
         let draw = self.draws.f64();
         if let Some(failure) = unavailable {
             if self.breaker.unavailable(self.now, draw) {

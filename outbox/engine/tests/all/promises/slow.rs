@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outbox_contract::backend::{Deliveries, Outcome, Outcomes, PublishBatch, Stored, Subscription};
-use outbox_contract::{Message, MessageId, Rejection, Transport, TransportError};
+use outbox_contract::backend::{
+    Deliveries, Outcome, Outcomes, PublishBatch, Stored, Subscription, Unavailable,
+};
+use outbox_contract::{Failure, Message, MessageId, Rejection, Transport, TransportError};
 use outbox_engine::{Relay, RelayBuilder};
 use outbox_testkit::{Fault, TestClock};
 use tokio::sync::Notify;
@@ -23,6 +25,10 @@ enum Turns {
     Messages,
 }
 
+fn alarm() -> Failure {
+    Failure::new("blocked", "low on memory")
+}
+
 /// Batch on the broker's side of the wire.
 struct Given {
     messages: VecDeque<(usize, Arc<Stored>)>,
@@ -34,20 +40,45 @@ struct Slow {
     given: Arc<Mutex<VecDeque<Given>>>,
     arrived: Arc<Mutex<Vec<MessageId>>>,
     confirmed: Arc<Notify>,
+    /// It takes nothing until then, and says so.
+    stopped_until: Arc<Mutex<Option<tokio::time::Instant>>>,
 }
 
 impl Slow {
     /// Creates a broker that processes one message in so much time.
     fn new(turns: Turns, each: Duration) -> Self {
-        let slow = Self { given: Arc::default(), arrived: Arc::default(), confirmed: Arc::default() };
+        let slow = Self {
+            given: Arc::default(),
+            arrived: Arc::default(),
+            confirmed: Arc::default(),
+            stopped_until: Arc::default(),
+        };
         let broker = slow.clone();
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(each).await;
+                let until = *broker.stopped_until.lock().unwrap();
+                if let Some(until) = until {
+                    broker.tell(Some(alarm()));
+                    tokio::time::sleep_until(until).await;
+                    broker.tell(None);
+                    *broker.stopped_until.lock().unwrap() = None;
+                }
                 broker.carry(turns);
             }
         });
         slow
+    }
+
+    /// Takes nothing for so long.
+    fn stop(&self, time: Duration) {
+        *self.stopped_until.lock().unwrap() = Some(tokio::time::Instant::now() + time);
+    }
+
+    fn tell(&self, reason: Option<Failure>) {
+        for given in &*self.given.lock().unwrap() {
+            given.outcomes.stopped(reason.clone());
+        }
     }
 
     fn carry(&self, turns: Turns) {
@@ -91,6 +122,9 @@ impl Transport for Slow {
     }
 
     async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
+        if self.stopped_until.lock().unwrap().is_some() {
+            return outcomes.report_rest(&Outcome::Unavailable(Unavailable::Route, alarm()));
+        }
         let messages = batch.messages.into_iter().enumerate().collect();
         self.given.lock().unwrap().push_back(Given { messages, outcomes: outcomes.clone() });
         loop {
@@ -129,6 +163,31 @@ async fn a_slow_broker_gets_nothing_twice() {
         }
         world.drained(S * 200).await;
         assert_eq!(broker.arrived(), MESSAGES, "{turns:?}, a message each {each} ms");
+        relay.stop(S * 20).await;
+    }
+}
+
+/// A broker that is short of memory takes nothing for a while, says so, and then processes what it
+/// was given. The publish timeout is 5 s.
+#[tokio::test(start_paused = true)]
+async fn a_broker_that_says_that_it_takes_nothing_for_now_gets_nothing_twice() {
+    for (turns, stopped) in [(Turns::Batches, 7), (Turns::Messages, 7), (Turns::Messages, 40)] {
+        let world = World::new();
+        let broker = Slow::new(turns, MS);
+        world.append(messages()).await;
+        let relay = broker.relay(&world.rig()).start().await.unwrap();
+        while broker.arrived() < 1_500 {
+            tokio::time::sleep(MS).await;
+        }
+        broker.stop(S * stopped);
+        within(S * 2, || relay.health().reasons.iter().any(|reason| reason.text.contains("low on memory")))
+            .await;
+        while broker.arrived() < MESSAGES {
+            tokio::time::sleep(MS * 100).await;
+        }
+        world.drained(S * 20).await;
+        assert_eq!((broker.arrived(), relay.stats().unknown), (MESSAGES, 0), "{turns:?}, {stopped} s");
+        assert!(!relay.health().reasons.iter().any(|reason| reason.text.contains("low on memory")));
         relay.stop(S * 20).await;
     }
 }

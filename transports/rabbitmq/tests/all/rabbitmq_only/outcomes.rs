@@ -1,17 +1,19 @@
 //! Outcomes of messages that the broker does not take.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lapin::types::AMQPValue;
-use outbox_contract::TransportErrorKind;
-use outbox_contract::backend::{Outcome, Stored, Transport, Unavailable};
+use outbox_contract::backend::{Outcome, Outcomes, PublishBatch, RelayId, Stored, Transport, Unavailable};
+use outbox_contract::{Route, TransportErrorKind};
 use outbox_servers::{OrSkip, RabbitMq, RabbitMqServer};
 use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
+use tokio::task::JoinHandle;
 
 use crate::rabbitmq_only::support::{
-    PATIENCE, class, consumer, declared, deliver, eventually, finish, ids, message, messages, publish, queue,
-    subscribe, topic, vhost,
+    PATIENCE, class, consumer, declared, deliver, eventually, finish, finish_telling, ids, message, messages,
+    publish, queue, subscribe, topic, vhost,
 };
 
 /// Every second message comes back; never is another one taken for it.
@@ -189,6 +191,54 @@ async fn an_alarm_makes_the_transport_unavailable_until_it_is_over() {
         let came = finish(&*member, &[before, after].concat()).await;
         assert!(!came.is_empty());
     }
+}
+
+/// What was being sent when an alarm began goes through once it is over, and arrives once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_under_way_when_an_alarm_begins_is_waited_for() {
+    let Some(server) = RabbitMq::newest().start().or_skip() else { return };
+    let transport = declared(&server.url()).connections(1).build().unwrap();
+    let member = subscribe(&transport).await;
+    let keys: Vec<String> = (0..2_000).map(|n| format!("key-{n}")).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let mut sent = Vec::new();
+    // An alarm may begin between two batches: then the next one is not sent at all.
+    let held = eventually("an alarm begins during a batch", async || {
+        ctl(&server, &["set_vm_memory_high_watermark", "absolute", "1"]).await;
+        loop {
+            let batch = messages(&topic("orders"), &keys);
+            let outcomes = Outcomes::new(batch.len());
+            let publishing = publishing(&transport, &batch, &outcomes);
+            let told = async || (publishing.is_finished() || outcomes.stop_reason().is_some()).then_some(());
+            eventually("it is over, or held", told).await;
+            if outcomes.delivered().contains(&true) || outcomes.stop_reason().is_some() {
+                sent.extend(batch);
+            }
+            let is_held = outcomes.stop_reason().is_some();
+            if is_held || outcomes.delivered().contains(&false) {
+                ctl(&server, &["set_vm_memory_high_watermark", "absolute", "1GB"]).await;
+                return is_held.then_some((publishing, outcomes));
+            }
+        }
+    })
+    .await;
+    let (publishing, outcomes) = held;
+    publishing.await.unwrap();
+    assert_eq!((outcomes.stop_reason(), outcomes.delivered().contains(&false)), (None, false));
+    let came = AtomicUsize::new(0);
+    finish_telling(&*member, &sent, |deliveries| _ = came.fetch_add(deliveries, Ordering::Relaxed)).await;
+    assert_eq!(came.into_inner(), sent.len(), "nothing twice");
+}
+
+fn publishing(
+    transport: &RabbitMqTransport,
+    messages: &[Arc<Stored>],
+    outcomes: &Outcomes,
+) -> JoinHandle<()> {
+    let (transport, outcomes) = (transport.clone(), outcomes.clone());
+    let (relay, deadline) = (RelayId::new(), Duration::from_secs(30));
+    let batch = PublishBatch::new(Route::default(), relay, "/test".into(), messages.to_vec(), deadline);
+    tokio::spawn(async move { transport.publish(batch, &outcomes).await })
 }
 
 fn is_blocked(outcome: &Option<Outcome>) -> bool {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use outbox_contract::backend::{
     BucketSet, KeyTransition, Lease, LowWater, Outcome, Position, RelayId, RowId, Step, Stored,
 };
-use outbox_contract::{Exhausted, Topic};
+use outbox_contract::{Exhausted, Failure, Topic};
 
 use super::super::{Answer, Event, Question};
 use super::Sabotage;
@@ -435,7 +435,8 @@ impl World {
                 None => "publish that hangs",
             });
         }
-        let tells = self.random.u32(0..4) == 0;
+        let draw = self.random.u32(0..64);
+        let (tells, stops) = (draw % 4 == 0, draw == 1);
         let relay = &mut self.relays[at];
         let out = &mut relay.batches[which];
         out.carried = place + run.len();
@@ -447,6 +448,10 @@ impl World {
             let rows: Vec<RowId> = rows.map(|(stored, _)| stored.row()).collect();
             relay.confirm_rows(number, rows);
             relay.answer(Source::Publisher(number), Event::Heard { batch: number, delivered });
+        }
+        if stops {
+            let reason = Failure::new("stopped", "as the model has it");
+            relay.answer(Source::Publisher(number), Event::TransportStopped(reason));
         }
         Ok(())
     }
