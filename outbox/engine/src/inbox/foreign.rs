@@ -8,6 +8,7 @@ use outbox_contract::backend::Undecodable;
 use outbox_contract::{Bytes, Headers, Key, Message, Topic};
 
 use super::undecodable::keep;
+use crate::error_text::{of_panic, with_causes};
 use crate::mediator::HandlerError;
 
 /// The type of what a mapper leaves out.
@@ -130,8 +131,8 @@ pub(crate) fn map(mapper: &Mapper, mut record: Undecodable, topic: &Topic) -> Re
             Err(error) => format!("the mapper made an invalid message: {error}"),
         },
         Ok(Ok(None)) => return Ok(foreign.message(IGNORED).with_payload(Bytes::new())),
-        Ok(Err(error)) => format!("the mapper refused the record: {error}"),
-        Err(_) => "the mapper panicked; the panic message is on standard error".to_owned(),
+        Ok(Err(error)) => format!("the mapper refused the record: {}", with_causes(&*error)),
+        Err(panic) => format!("the mapper {}", of_panic(&*panic)),
     };
     record.reason = format!("{reason} (it is not a CloudEvent either: {})", record.reason);
     Err(record)
@@ -204,7 +205,7 @@ mod tests {
         for (refused, reason) in [
             (mapped(|record| Err(format!("no schema of {}", record.topic()).into())), "no schema of orders"),
             (mapped(|record| Ok(Some(record.message("")))), "invalid message: the event type is empty"),
-            (mapped(|_| panic!("a bug")), "panicked"),
+            (mapped(|_| panic!("a bug")), "the mapper panicked: a bug;"),
         ] {
             let refused = refused.unwrap_err();
             assert!(

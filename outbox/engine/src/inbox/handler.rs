@@ -7,6 +7,7 @@ use outbox_contract::{Codec, Failure, Json, Transactional};
 
 use super::handler_context::HandlerContext;
 use super::verdict::Verdict;
+use crate::error_text::{causes, with_causes};
 use crate::mediator::HandlerError;
 
 /// Handles events of one type: an `async fn` of the event and a [`HandlerContext`].
@@ -121,9 +122,10 @@ impl HandlerFailure {
         self.kind == Kind::TooNew
     }
 
-    /// Converts a handler's error.
+    /// Converts a handler's error: the failure that it is, or that caused it.
     pub(crate) fn of(error: &HandlerError) -> Self {
-        error.downcast_ref::<Self>().cloned().unwrap_or_else(|| Self::failed("handler", error.to_string()))
+        let given = causes(&**error).find_map(|error| error.downcast_ref::<Self>());
+        given.cloned().unwrap_or_else(|| Self::failed("handler", with_causes(&**error)))
     }
 
     pub(crate) fn into_verdict(self) -> Verdict {

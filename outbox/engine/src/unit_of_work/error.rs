@@ -7,6 +7,7 @@ use outbox_contract::backend::Blame;
 use outbox_contract::{AppendError, MessageError, StoreError, StoreErrorKind};
 
 use super::version::VersionMismatch;
+use crate::error_text::{causes, with_causes};
 use crate::mediator::{HandlerError, Overrun};
 
 /// Reason why a unit of work did not commit. The database contains nothing of it, except perhaps
@@ -93,11 +94,6 @@ impl WorkError {
     }
 }
 
-/// Iterates over an error, its cause, the cause of that, and so on.
-fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |error| (**error).source())
-}
-
 /// Returns the cause of a store's error. Tables and rights that are missing are missing for every
 /// message: none of them is at fault.
 pub(crate) const fn blame_of_store(kind: StoreErrorKind) -> Blame {
@@ -145,9 +141,10 @@ impl fmt::Display for WorkError {
                 "the result of the commit is unknown; read the database before you repeat the work: {error}"
             ),
             Self::Handler { event, handler, source } => {
-                write!(f, "rolled back, the handler {handler} of {event} failed: {source}")
+                let error = with_causes(&**source);
+                write!(f, "rolled back, the handler {handler} of {event} failed: {error}")
             }
-            Self::Failed(error) => write!(f, "rolled back: {error}"),
+            Self::Failed(error) => write!(f, "rolled back: {}", with_causes(&**error)),
             Self::TooDeep { chain } => write!(
                 f,
                 "rolled back, the chain of events that handlers publish is too long: {}; break the cycle, or raise max_depth",

@@ -11,6 +11,7 @@ use tracing::Instrument;
 
 use super::overtaking::overtaking;
 use super::{CONFLICT_TRIES, Processor};
+use crate::error_text::{of_panic, with_causes};
 use crate::inbox::handler::HandlerFailure;
 use crate::inbox::handler_context::HandlerContext;
 use crate::inbox::identity::as_written;
@@ -217,10 +218,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         match timeout(limit, handled).await {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(error))) => Err(self.handler_error(error)),
-            Ok(Err(_)) => Err(failed(
-                "panic",
-                "the handler panicked; the panic message is on standard error".to_owned(),
-            )),
+            Ok(Err(panic)) => Err(failed("panic", format!("the handler {}", of_panic(&*panic)))),
             Err(_) => Err(failed(
                 "timeout",
                 format!("timeout: the handler did not finish within {limit:?}; it was rolled back"),
@@ -231,7 +229,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
     fn handler_error(&self, error: HandlerError) -> TransactionError {
         match blame(&*error, |error| self.store.blame(error)) {
             Blame::Conflict => TransactionError::of_handler(error),
-            Blame::Environment => TransactionError::environment(error),
+            Blame::Environment => TransactionError::environment(with_causes(&*error)),
             Blame::Handler => TransactionError::Handler(HandlerFailure::of(&error).into_verdict()),
         }
     }

@@ -1,5 +1,8 @@
 //! Failing keys: their messages go to the store, and nothing else waits for them.
 
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -149,6 +152,57 @@ async fn a_handler_that_panics_costs_its_own_key_an_attempt_and_nobody_else_anyt
     within(S * 10, || world.feed.unacknowledged() == 0).await;
     world.ledger.assert_once_and_in_order(&sent);
     assert_eq!((inbox.stats().failed, inbox.stats().resets), (2, 0));
+}
+
+/// An error that leaves its cause out, as those of most libraries do.
+#[derive(Debug)]
+struct Caused<E>(E);
+
+impl<E> fmt::Display for Caused<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("could not send the mail")
+    }
+}
+
+impl<E: Error + 'static> Error for Caused<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_letter_says_the_cause_of_its_error_or_the_message_of_its_panic() {
+    let world = World::new();
+    for key in ["error", "failure", "panic"] {
+        world.send(key, 1);
+    }
+    let inbox = world.inbox_that(|message, _| {
+        let key = message.order_key();
+        async move {
+            match key.as_str() {
+                "error" => Err(Caused(std::io::Error::other("connection refused")).into()),
+                "failure" => Err(Caused(HandlerFailure::rejected("no-mailer", "there is no mailer")).into()),
+                _ => panic!("no address"),
+            }
+        }
+        .boxed()
+    });
+    let retry = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
+    let _inbox = inbox.tries(1).retry(retry).start().await.unwrap();
+    within(S * 60, || world.tables.snapshot().dead == 3).await;
+    let said = world.dead().await.into_iter().map(|dead| {
+        let failure = dead.last_failure.unwrap();
+        (dead.stored.message.order_key().as_str().to_owned(), (failure.to_string(), dead.attempts))
+    });
+    let said: BTreeMap<_, _> = said.collect();
+    let expected = [
+        ("error", "could not send the mail: connection refused [handler]", 2),
+        // A rejection within another error is one too.
+        ("failure", "there is no mailer [no-mailer]", 1),
+        ("panic", "the handler panicked: no address; its place is on standard error [panic]", 2),
+    ];
+    let expected = expected.map(|(key, text, attempts)| (key.to_owned(), (text.to_owned(), attempts)));
+    assert_eq!(said, BTreeMap::from(expected));
 }
 
 #[tokio::test(start_paused = true)]
