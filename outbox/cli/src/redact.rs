@@ -9,6 +9,11 @@ const HIDDEN: &str = "***";
 /// URL itself is never printed without [`url`], which hides secrets of any length.
 const SHORTEST: usize = 3;
 
+/// Shorter secrets that are only letters, or only digits, may be words of what is printed: `outbox`,
+/// `guest`, `1234`. They are hidden in URLs and parameters, and nowhere else: statements, data and
+/// the names of users stay as they are.
+const NO_WORD: usize = 12;
+
 /// Names of query parameters that hold secrets.
 const SECRET_PARAMETERS: &[&str] = &["password", "secret", "token", "passphrase", "key"];
 
@@ -34,7 +39,41 @@ pub(crate) fn learn_secret(secret: &str) {
 /// Replaces every secret that was learned.
 pub(crate) fn hide(text: &str) -> String {
     let secrets = SECRETS.lock().unwrap_or_else(PoisonError::into_inner);
-    secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, HIDDEN))
+    secrets.iter().fold(text.to_owned(), |text, secret| {
+        if is_word(secret) { hide_word(&text, secret) } else { text.replace(secret, HIDDEN) }
+    })
+}
+
+/// Returns true if a secret may occur by chance.
+fn is_word(secret: &str) -> bool {
+    let consists_of = |is: fn(&u8) -> bool| secret.bytes().all(|byte| is(&byte));
+    secret.len() < NO_WORD && (consists_of(u8::is_ascii_alphabetic) || consists_of(u8::is_ascii_digit))
+}
+
+/// Replaces a secret where it is a password: `user:SECRET@host`, `password=SECRET`.
+fn hide_word(text: &str, secret: &str) -> String {
+    let (mut shown, mut shown_until) = (String::with_capacity(text.len()), 0);
+    for (at, _) in text.match_indices(secret) {
+        let (before, after) = (&text[..at], &text[at + secret.len()..]);
+        let is_password = before.ends_with(':') && after.starts_with('@');
+        if is_password || before.strip_suffix('=').is_some_and(ends_with_parameter) {
+            shown.push_str(&text[shown_until..at]);
+            shown.push_str(HIDDEN);
+            shown_until = at + secret.len();
+        }
+    }
+    shown.push_str(&text[shown_until..]);
+    shown
+}
+
+/// Returns true if a text ends with the name of a parameter that holds a secret.
+fn ends_with_parameter(text: &str) -> bool {
+    let name = text.rsplit(|letter: char| !letter.is_alphanumeric() && !"._-".contains(letter)).next();
+    name.is_some_and(is_secret_parameter)
+}
+
+fn is_secret_parameter(name: &str) -> bool {
+    SECRET_PARAMETERS.iter().any(|secret| name.to_ascii_lowercase().contains(secret))
 }
 
 /// Returns a URL that can be shown: password and secret parameters are replaced.
@@ -69,7 +108,7 @@ fn secrets_of(url: &str) -> Vec<&str> {
     let query = query.split_once('?').map_or("", |(_, query)| query);
     for pair in query.split('&') {
         if let Some((name, value)) = pair.split_once('=')
-            && SECRET_PARAMETERS.iter().any(|secret| name.to_ascii_lowercase().contains(secret))
+            && is_secret_parameter(name)
             && !value.is_empty()
         {
             secrets.push(value);
@@ -116,5 +155,18 @@ mod tests {
     fn a_learned_secret_is_hidden_in_any_text_also_decoded() {
         learn("amqp://app:hunter%402@broker");
         assert_eq!(hide("login of app with hunter@2, hunter%402"), "login of app with ***, ***");
+    }
+
+    #[test]
+    fn a_secret_that_is_a_word_is_hidden_only_where_it_is_a_password() {
+        learn("postgres://outbox:outbox@db/orders");
+        for text in ["create table outbox_message", "outbox: no database", "user \"outbox\"", "label=outbox"]
+        {
+            assert_eq!(hide(text), text);
+        }
+        let shown = "postgres://outbox:***@db/orders, postgres://db?user=outbox&password=***";
+        assert_eq!(hide(&shown.replace("***", "outbox")), shown);
+        learn("amqp://shop:correcthorsebattery@broker");
+        assert_eq!(hide("with correcthorsebattery"), "with ***");
     }
 }
