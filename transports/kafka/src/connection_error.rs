@@ -6,6 +6,8 @@
 use outbox_contract::TransportErrorKind;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
+use crate::repeats::without_circumstances;
+
 /// Error of a connection, as the client said it.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionError {
@@ -115,6 +117,26 @@ impl ConnectionError {
     /// Returns true if it stays, most likely, until somebody does something.
     pub(crate) fn lasts(&self) -> bool {
         self.cause() != Cause::Other
+    }
+
+    /// Returns this report after another one. That all brokers are down says nothing of why: the
+    /// report before it does.
+    pub(crate) fn after(self, before: Option<Self>) -> Self {
+        match before {
+            Some(before) if self.code == Code::AllBrokersDown && before.tells_why() => {
+                Self { words: without_circumstances(&before.words).to_owned(), ..self }
+            }
+            _ => self,
+        }
+    }
+
+    /// Returns true if it has the reason why a broker is away.
+    fn tells_why(&self) -> bool {
+        match self.code {
+            Code::BrokerTransportFailure | Code::Resolve => true,
+            Code::AllBrokersDown => !self.words.ends_with("brokers are down"),
+            _ => false,
+        }
     }
 
     /// Returns true if the next report says less than this one. Where a broker refuses something,

@@ -11,6 +11,7 @@ use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::watch;
 
 use crate::connection_error::ConnectionError;
+use crate::repeats::Repeats;
 
 /// Time for which another broker may take to answer after one has refused something.
 const GRACE: Duration = Duration::from_secs(2);
@@ -28,7 +29,8 @@ impl Events {
         self.trouble.send_if_modified(|last| {
             let stays = last.as_ref().is_some_and(|last| last.says_more_than(&trouble));
             if !stays {
-                *last = Some(trouble);
+                let before = last.take();
+                *last = Some(trouble.after(before));
             }
             !stays
         });
@@ -80,6 +82,9 @@ impl ClientContext for Events {
         if facility == "CONFWARN" && words.contains("enable.gapless.guarantee") {
             return tracing::debug!(target: "librdkafka", facility, "{words}");
         }
+        if facility == "FAIL" && Repeats::have(words) {
+            return tracing::debug!(target: "librdkafka", facility, "{words}");
+        }
         match level {
             RDKafkaLogLevel::Emerg
             | RDKafkaLogLevel::Alert
@@ -120,6 +125,25 @@ mod tests {
         assert_eq!(last(), None);
         events.remember(trouble(RDKafkaErrorCode::AllBrokersDown));
         assert_eq!(last(), Some(RDKafkaErrorCode::AllBrokersDown));
+    }
+
+    #[test]
+    fn the_cause_is_said_also_when_all_brokers_are_down() {
+        let events = Events::default();
+        let said = |code, words: &str| {
+            events.remember(ConnectionError { code, words: words.to_owned() });
+            events.last().map(|last| (last.code, last.words))
+        };
+        let refused = "b:9092/1: Connect to b:9092 failed: Connection refused";
+        let (away, all_down) = (RDKafkaErrorCode::BrokerTransportFailure, RDKafkaErrorCode::AllBrokersDown);
+        assert_eq!(
+            said(all_down, "0/1 brokers are down"),
+            Some((all_down, "0/1 brokers are down".to_owned()))
+        );
+        said(away, &format!("{refused} (after 0ms in state CONNECT)"));
+        for words in ["1/1 brokers are down", "0/2 brokers are down"] {
+            assert_eq!(said(all_down, words), Some((all_down, refused.to_owned())));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -27,6 +27,7 @@ mod produce_error;
 mod publication;
 mod publish_timeout;
 mod record;
+mod repeats;
 mod retired;
 mod security;
 mod send_queue;

@@ -28,6 +28,11 @@ use crate::topics::Topics;
 
 /// Time limit for the broker to answer a question.
 const ANSWER: Duration = Duration::from_secs(10);
+/// Time that the broker has to answer before anything is started. Whoever starts waits for 5 s, and
+/// would not hear why there is no answer.
+const BEFORE_START: Duration = Duration::from_secs(4);
+/// Time to ask for one of many topics, when the others have used the time up.
+const AT_LEAST: Duration = Duration::from_millis(250);
 /// Interval of looks whether a single message that was given up is gone from the client.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -147,7 +152,7 @@ impl Transport for KafkaTransport {
 
     async fn check(&self) -> Result<(), TransportError> {
         self.shared.open("check")?;
-        self.shared.topics.check("check", ANSWER).await?;
+        self.shared.topics.check("check", BEFORE_START).await?;
         self.shared.topics.look_at_settings(ANSWER).await;
         Ok(())
     }
@@ -170,10 +175,12 @@ impl Transport for KafkaTransport {
         self.shared.open("subscribe")?;
         let dispatch = Dispatch::new(&subscription)?;
         let (mut problems, mut hidden, mut first) = (Vec::new(), Vec::new(), None);
+        let deadline = Instant::now() + BEFORE_START;
         for topic in &subscription.topics {
             // Not what was known before: a right may have been taken since.
             self.shared.topics.forget(topic);
-            let Err((what, mut failure)) = self.shared.topics.partitions(topic, ANSWER).await else {
+            let limit = deadline.saturating_duration_since(Instant::now()).max(AT_LEAST);
+            let Err((what, mut failure)) = self.shared.topics.partitions(topic, limit).await else {
                 continue;
             };
             let kind = kind_of(&failure.class);
@@ -201,5 +208,24 @@ impl Transport for KafkaTransport {
     async fn close(&self) {
         self.shared.closed.store(true, Ordering::Release);
         self.shared.pools.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_starts_hears_why_a_broker_does_not_answer() {
+        let transport = KafkaTransport::builder("127.0.0.1:1").build().expect("an address");
+        let subscription = Subscription::new("billing", ["orders"]).expect("valid names");
+        let asked = Instant::now();
+        let (checked, subscribed) = tokio::join!(transport.check(), transport.subscribe(subscription));
+        // Relays and inboxes wait for 5 s.
+        assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+        for error in [checked.err(), subscribed.err()] {
+            let error = error.expect("no broker is there").to_string();
+            assert!(error.contains("Connection refused"), "{error}");
+        }
     }
 }
