@@ -226,6 +226,14 @@ impl<S: Transactional, C: Codec> Handlers<S, C> {
         for registered in &self.list {
             problems.extend(registered.options.problems(max_idle.filter(|_| handles)));
         }
+        let is_handled = |event_type: &str| self.by_type.keys().any(|(_, handled)| handled == event_type);
+        let useless =
+            self.upcasters.types().into_iter().filter(|event_type| handles && !is_handled(event_type));
+        problems.extend(useless.map(|event_type| {
+            format!(
+                "an upcaster is registered for {event_type}, and no handler; correct the type, or remove it"
+            )
+        }));
         problems
     }
 

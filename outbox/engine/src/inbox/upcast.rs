@@ -1,6 +1,6 @@
 //! Upcasters: how an event of an old schema version becomes one of the next.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -24,6 +24,11 @@ impl<C> Default for Upcasters<C> {
 impl<C: Codec> Upcasters<C> {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Returns the types of which there are steps.
+    pub(crate) fn types(&self) -> BTreeSet<&str> {
+        self.0.keys().map(|(event_type, _)| event_type.as_str()).collect()
     }
 
     /// Adds a step. Says whether there was none from this version yet, and whether it leads to a
