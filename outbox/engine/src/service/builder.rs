@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt, join_all};
+use futures_util::future::{BoxFuture, FutureExt, join_all, try_join_all};
 use outbox_contract::backend::Ordering;
 use outbox_contract::{Codec, Json, Outbox, Route, Transactional, Transport};
 
@@ -184,10 +184,8 @@ impl<S: Transactional + Clone, A: Send + Sync + 'static, C: Codec> ServiceBuilde
         if !problems.is_empty() {
             return Err(StartError::Config(problems));
         }
-        let mut inboxes = Vec::with_capacity(self.wiring.inboxes.len());
-        for inbox in self.wiring.inboxes {
-            inboxes.push(inbox.start().await?);
-        }
+        // At once: each waits for a broker that does not answer.
+        let inboxes = try_join_all(self.wiring.inboxes.into_iter().map(|inbox| inbox.start())).await?;
         // Within a process nothing is kept for consumers that have not subscribed yet.
         let in_process = inboxes.iter().map(InboxHandle::observer).filter(|inbox| inbox.is_in_process());
         join_all(in_process.map(InboxObserver::subscribed)).await;
@@ -258,11 +256,12 @@ impl<S: Transactional + Clone, A: Send + Sync + 'static, C: Codec> ServiceBuilde
         let sum: usize = taken.iter().sum();
         (sum > there).then(|| {
             let each: Vec<_> = taken.iter().map(usize::to_string).collect();
+            let each = if each.len() > 1 { format!("{} = ", each.join(" + ")) } else { String::new() };
+            // Each takes one at least.
+            let share = if taken.len() > there { "" } else { "leave `concurrency` out so that the inboxes share the pool, " };
             format!(
-                "the inboxes take {} = {sum} connections at once, and the pool of the store has {there}; set the pool's max_connections \
-                 to {} or more (a fifth is for your own queries), leave `concurrency` out so that the inboxes share the pool, or give an \
-                 inbox a pool of its own with `store`",
-                each.join(" + "),
+                "the inboxes take {each}{sum} connections at once, and the pool of the store has {there}; set the pool's max_connections \
+                 to {} or more (a fifth is for your own queries), {share}or give an inbox a pool of its own with `store`",
                 sum.saturating_add(sum.div_ceil(4))
             )
         })

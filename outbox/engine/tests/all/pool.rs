@@ -115,6 +115,11 @@ async fn a_pool_that_is_too_small_for_what_is_configured_is_refused_with_the_siz
     ] {
         assert!(error.to_string().contains(words), "{words}: {error}");
     }
+    // Each inbox takes one: that they share would not help.
+    let (tiny, _) = service(1);
+    let tiny = tiny.inbox("one", hanging).inbox("other", hanging).start().await;
+    let Err(error @ StartError::Config(_)) = tiny else { panic!("it was started") };
+    assert!(!error.to_string().contains("leave `concurrency` out"), "{error}");
     let fits = builder().inbox("other", |inbox| hanging(inbox).concurrency(2));
     drop(fits.start().await.unwrap());
     // One writer at a time takes one connection, however small the pool.
