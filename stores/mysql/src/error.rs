@@ -139,6 +139,10 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
             io::ErrorKind::TimedOut => {
                 (Kind::Unavailable, "connection timed out: the server did not answer in time")
             }
+            // It has no kind of its own.
+            _ if error.to_string().contains("failed to lookup address") => {
+                (Kind::Unavailable, "the name of the host can't be resolved; check host and DNS")
+            }
             _ => (
                 Kind::Unavailable,
                 "the connection to the server was lost (if this happens with large messages: raise max_allowed_packet)",
@@ -270,6 +274,14 @@ pub(crate) fn meaning_of(number: u16) -> (Kind, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_that_has_no_address_is_named_as_such() {
+        let words = "failed to lookup address information: Name or service not known";
+        let error = store_error("connect", sqlx::Error::Io(io::Error::other(words)));
+        assert_eq!(error.kind(), Kind::Unavailable);
+        assert!(error.to_string().contains("the name of the host can't be resolved"), "{error}");
+    }
 
     #[test]
     fn every_number_means_what_a_caller_can_act_on() {

@@ -57,7 +57,14 @@ impl PostgresStore {
     pub async fn connect_with(url: &str, options: PostgresOptions) -> Result<Self, StoreError> {
         const OPERATION: &str = "connect";
         refuse("open", &options.problems())?;
-        let mut address: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| {
+        // The driver takes any scheme, and would connect to a server of another kind.
+        let is_named = ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme));
+        let parsed = if is_named {
+            url.parse::<PgConnectOptions>()
+        } else {
+            Err(sqlx::Error::Configuration("its scheme".into()))
+        };
+        let mut address: PgConnectOptions = parsed.map_err(|error: sqlx::Error| {
             // The cause may hold parts of the address, and so of the password.
             let words = match error {
                 sqlx::Error::Configuration(_) => {
@@ -87,5 +94,18 @@ impl PostgresStore {
             .test_before_acquire(false)
             .connect_lazy_with(address);
         Ok(Self::of(pool, options))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_url_of_another_database_is_refused() {
+        for url in ["mysql://root@127.0.0.1:1/shop", "127.0.0.1:1/shop"] {
+            let error = PostgresStore::connect(url).await.map(drop).expect_err(url);
+            assert_eq!(error.kind(), StoreErrorKind::Invalid, "{error}");
+        }
     }
 }

@@ -119,6 +119,10 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
             io::ErrorKind::TimedOut => {
                 (Kind::Unavailable, "connection timed out: the server did not answer in time")
             }
+            // It has no kind of its own.
+            _ if error.to_string().contains("failed to lookup address") => {
+                (Kind::Unavailable, "the name of the host can't be resolved; check host and DNS")
+            }
             _ => (Kind::Unavailable, "the connection to the server was lost"),
         },
         sqlx::Error::BeginFailed | sqlx::Error::WorkerCrashed => {
@@ -237,6 +241,14 @@ pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_that_has_no_address_is_named_as_such() {
+        let words = "failed to lookup address information: Name or service not known";
+        let error = store_error("connect", sqlx::Error::Io(io::Error::other(words)));
+        assert_eq!(error.kind(), Kind::Unavailable);
+        assert!(error.to_string().contains("the name of the host can't be resolved"), "{error}");
+    }
 
     #[test]
     fn every_sqlstate_means_what_a_caller_can_act_on() {
