@@ -9,6 +9,7 @@ mod limits;
 mod mailbox;
 mod mediator;
 mod pausing;
+mod recent;
 mod relay;
 mod restart;
 mod service;

@@ -36,7 +36,6 @@ mod problems;
 mod process;
 mod processor;
 mod receiver;
-mod recent;
 mod source;
 mod stats;
 mod steps;

@@ -114,6 +114,9 @@ impl<S: Transactional, C: Codec> Process for Processor<S, C> {
             {
                 self.counters.count(&verdict);
             }
+            if let Verdict::Failed(failure) = &verdict {
+                self.counters.warn_of_failure(works[index].message, failure);
+            }
             said(index, verdict);
         };
         let mut to_do = self.to_handle(works, &mut say);

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::{Consumer, metric};
+use outbox_contract::{Consumer, Failure, Message, metric};
 
 use tokio::time::Instant;
 
-use super::recent::Recent;
 use super::verdict::{Done, Verdict};
+use crate::recent::Recent;
 use crate::telemetry::register_counters;
 
 /// Counters of one inbox, shared by its parts. Written with relaxed order: each is only ever read
@@ -38,6 +38,8 @@ pub(crate) struct Counters {
     /// Messages that this program is too old for.
     pub(crate) postponements: Recent,
     /// Transactions that could not be begun, for want of a connection or of the right to write.
+    failures: Recent,
+    unsubscribed: Recent,
     pub(crate) shortages: Recent,
     /// Records that were no messages and were not kept.
     pub(crate) drops: Recent,
@@ -62,6 +64,8 @@ impl Counters {
             failing_until: AtomicU64::new(0),
             last_error: Mutex::new(None),
             starved_since: Mutex::new(None),
+            failures: Recent::default(),
+            unsubscribed: Recent::default(),
             shortages: Recent::default(),
             interruptions: Recent::default(),
             postponements: Recent::default(),
@@ -104,6 +108,27 @@ impl Counters {
                 }
             }
             Verdict::NotTried | Verdict::Done(Done::Gone) => {}
+        }
+    }
+
+    /// Warns of a handler that failed, at most once a minute. Its message is tried again.
+    pub(crate) fn warn_of_failure(&self, message: &Message, failure: &Failure) {
+        if let Some(failures) = self.failures.met(Instant::now(), &failure.message) {
+            tracing::warn!(
+                consumer = %self.consumer, topic = %message.topic, event_type = %message.event_type,
+                message = %message.id, %failure, failures,
+                "a handler failed; its message is tried again"
+            );
+        }
+    }
+
+    /// Warns that the inbox could not subscribe, at most once a minute.
+    pub(crate) fn warn_of_subscribing(&self, cause: &str) {
+        if let Some(times) = self.unsubscribed.met(Instant::now(), cause) {
+            tracing::warn!(
+                consumer = %self.consumer, cause, times,
+                "could not subscribe to the broker; will keep retrying"
+            );
         }
     }
 

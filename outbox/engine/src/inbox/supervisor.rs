@@ -140,7 +140,7 @@ impl InboxSupervisor {
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.context;
         if let Err(error) = context.know_consumed().await {
-            return self.plan(myself, state, &error);
+            return self.plan(myself, state, &error, false);
         }
         let subscribe = async {
             let deliveries = context.transport.subscribe(context.to_subscribe()).await?;
@@ -151,16 +151,18 @@ impl InboxSupervisor {
         let subscribe = AssertUnwindSafe(subscribe).catch_unwind();
         let (deliveries, delay) = match tokio::time::timeout(BROKER_TIMEOUT, subscribe).await {
             Ok(Ok(Ok(subscribed))) => subscribed,
-            Ok(Ok(Err(error))) => return self.plan(myself, state, &error.to_string()),
+            Ok(Ok(Err(error))) => return self.plan(myself, state, &error.to_string(), false),
             Ok(Err(_)) => {
                 return self.plan(
                     myself,
                     state,
                     "subscribe: panicked; the panic message is on standard error",
+                    false,
                 );
             }
             Err(_) => {
-                return self.plan(myself, state, &format!("subscribe: no answer within {BROKER_TIMEOUT:?}"));
+                let cause = format!("subscribe: no answer within {BROKER_TIMEOUT:?}");
+                return self.plan(myself, state, &cause, false);
             }
         };
         let source = Arc::new(Source::new(deliveries, BROKER_TIMEOUT));
@@ -195,7 +197,7 @@ impl InboxSupervisor {
         // time.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(incarnation)));
         // A timer can't fail.
-        let _ = self.plan(myself, state, cause);
+        let _ = self.plan(myself, state, cause, true);
     }
 
     fn plan(
@@ -203,6 +205,7 @@ impl InboxSupervisor {
         myself: &ActorRef<InboxMsg>,
         state: &mut InboxState,
         cause: &str,
+        was_subscribed: bool,
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.context;
         context.subscribed.store(false, Ordering::Release);
@@ -214,7 +217,11 @@ impl InboxSupervisor {
         }
         context.counters.reset(cause);
         let consumer = &context.subscription.consumer;
-        tracing::warn!(%consumer, cause, ?wait, keeps_failing, "restarting: dropping the messages in memory; they are delivered again");
+        if was_subscribed {
+            tracing::warn!(%consumer, cause, ?wait, keeps_failing, "restarting: dropping the messages in memory; they are delivered again");
+        } else {
+            context.counters.warn_of_subscribing(cause);
+        }
         state.planned += 1;
         let planned = state.planned;
         myself.send_after(wait, move || InboxMsg::Begin(planned));

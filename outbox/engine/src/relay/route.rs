@@ -345,6 +345,8 @@ impl RouteState {
                     "topic paused by the retry policy; resume it once the cause is gone"
                 );
             }
+            Report::DeadLetter(topic, id, failure) => counters.warn_of_dead_letter(&topic, id, &failure),
+            Report::KeyHeld(key, failure) => counters.warn_of_held_key(&key, &failure),
             Report::Discarded(topic, id, failure) => tracing::warn!(
                 %route,
                 %topic,

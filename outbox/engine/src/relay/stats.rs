@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use outbox_contract::admin::TopicFigures;
 use outbox_contract::backend::{Backlog, Outcome};
-use outbox_contract::{Route, metric};
+use outbox_contract::{Failure, KeyId, MessageId, Route, Topic, metric};
+use tokio::time::Instant;
 
 use super::core::{Cause, Counts};
 use super::sent::{Sent, Topics};
 use super::topic_ages::TopicAges;
+use crate::recent::Recent;
 use crate::telemetry::register_counters;
 
 /// Counters of one route, shared by its actors. Updated with relaxed ordering, because each is read
@@ -41,6 +43,8 @@ pub(crate) struct Counters {
     observed: Mutex<Observed>,
     sent: Mutex<Sent>,
     topics: Mutex<TopicAges>,
+    dead_letters: Recent,
+    held_keys: Recent,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -101,6 +105,8 @@ impl Counters {
         Self {
             sent: Mutex::new(Sent::new(&route)),
             topics: Mutex::new(TopicAges::new(&route)),
+            dead_letters: Recent::default(),
+            held_keys: Recent::default(),
             route,
             delivered: AtomicU64::new(0),
             settled: AtomicU64::new(0),
@@ -136,6 +142,26 @@ impl Counters {
             self.count(counter, count, name);
         }
         self.fetches.fetch_add(counts.fetches, Ordering::Relaxed);
+    }
+
+    /// Warns of a dead letter, at most once a minute.
+    pub(crate) fn warn_of_dead_letter(&self, topic: &Topic, message: MessageId, failure: &Failure) {
+        if let Some(dead_letters) = self.dead_letters.met(Instant::now(), &failure.message) {
+            tracing::warn!(
+                route = %self.route, %topic, %message, %failure, dead_letters,
+                "message became a dead letter, and its key continues; requeue or purge it once the cause is gone"
+            );
+        }
+    }
+
+    /// Warns of a key that the retry policy holds, at most once a minute.
+    pub(crate) fn warn_of_held_key(&self, key: &KeyId, failure: &Failure) {
+        if let Some(keys) = self.held_keys.met(Instant::now(), &failure.message) {
+            tracing::warn!(
+                route = %self.route, topic = %key.topic, key = %key.key, %failure, keys,
+                "key held by the retry policy; release it once the cause is gone, or skip or discard its messages"
+            );
+        }
     }
 
     pub(crate) fn settled(&self, count: usize) {

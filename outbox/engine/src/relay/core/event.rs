@@ -8,7 +8,7 @@ use outbox_contract::backend::{
     Bucket, BucketSet, Due, DueRequest, Epoch, FetchRequest, Fetched, KeyTransition, Leased, LowWater,
     Outcome, Position, RowId, Stored, StripeMark, Transitioned, Wakeup, Writers,
 };
-use outbox_contract::{Failure, MessageId, Topic};
+use outbox_contract::{Failure, KeyId, MessageId, Topic};
 
 use super::lines::Line;
 use super::reading::Cause;
@@ -127,8 +127,12 @@ pub(crate) enum Report {
     TopicBack(Topic),
     /// The retry policy pauses the topic.
     TopicPaused(Topic, Failure),
+    /// A message has become a dead letter.
+    DeadLetter(Topic, MessageId, Failure),
     /// The retry policy has deleted a message.
     Discarded(Topic, MessageId, Failure),
+    /// The retry policy holds a key.
+    KeyHeld(KeyId, Failure),
     /// Topics that are not published now.
     TopicsApart(Vec<String>),
     /// A row at `at`, below the read position `mark`. `warns`: log a warning.

@@ -71,7 +71,7 @@ pub(super) enum Kind {
     /// A message of the hot table failed; it and those behind it are parked.
     Fail { rows: Vec<RowId>, next: Next },
     /// A message of the hot table becomes a dead letter, or is deleted.
-    Bury { row: RowId, discarded: Option<Discarded> },
+    Bury { row: RowId, buried: Buried },
     /// Rows of the hot table are parked.
     Park(Vec<RowId>),
     /// Delivered parked messages are removed.
@@ -79,7 +79,7 @@ pub(super) enum Kind {
     /// The first parked message failed again.
     FailAgain { next: Next },
     /// The first parked message becomes a dead letter, or is deleted.
-    BuryParked { discarded: Option<Discarded> },
+    BuryParked { buried: Buried },
 }
 
 /// Consequences of a failure whose message stays.
@@ -89,13 +89,16 @@ pub(super) struct Next {
     pub(super) then: Then,
     /// Failure because of which the topic is paused, once the key's state is recorded.
     pub(super) pause: Option<Failure>,
+    /// Failure because of which the key is held.
+    pub(super) hold: Option<Failure>,
 }
 
-/// A message that the retry policy deletes.
+/// A message that becomes a dead letter, or that the retry policy deletes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Discarded {
+pub(super) struct Buried {
     pub(super) id: MessageId,
     pub(super) failure: Failure,
+    pub(super) discard: bool,
 }
 
 impl Kind {

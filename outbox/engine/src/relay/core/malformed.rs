@@ -8,7 +8,7 @@ use outbox_contract::Failure;
 use outbox_contract::backend::{BucketSet, Epoch, KeyTransition, Step, Transitioned, Waiting};
 
 use super::Core;
-use super::event::Command;
+use super::event::{Command, Report};
 
 /// Maximum number of malformed rows in transition at once, so that transitions of keys get through.
 const AT_ONCE: usize = 200;
@@ -79,6 +79,8 @@ impl Core {
             Transitioned::Done(_) => {
                 self.counts.buried += 1;
                 self.table.remove_row(position, bad.stay);
+                let failure = Failure::new("malformed", bad.reason);
+                self.report(Report::DeadLetter(bad.row.key.topic, bad.row.at.id, failure));
                 self.has_room_to_wait();
             }
             Transitioned::LeaseLost => {

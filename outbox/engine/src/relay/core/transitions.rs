@@ -5,7 +5,7 @@ use outbox_contract::retry::{Decision, Tried};
 use outbox_contract::{Failure, Topic};
 
 use super::event::{Command, Report};
-use super::key::{Discarded, Doing, Kind, Next, Verdict};
+use super::key::{Buried, Doing, Kind, Next, Verdict};
 use super::lines::Line;
 use super::table::KeyRef;
 use super::{Core, in_model, sabotaged};
@@ -81,11 +81,11 @@ impl Core {
         let next = match after(decision, &failure) {
             After::Stays(next) => next,
             After::Leaves { discard } => {
-                let discarded = discard.then(|| Discarded { id: row.id, failure: failure.clone() });
+                let buried = Buried { id: row.id, failure: failure.clone(), discard };
                 let step =
                     Step::Bury { row, discard, reason: verdict.reason(), attempts, first, last: failure };
                 self.take_rows_out(key, 1);
-                self.ask_for(key, None, step, Kind::Bury { row, discarded });
+                self.ask_for(key, None, step, Kind::Bury { row, buried });
                 if sabotaged!(self, DeadLetterUnblocksEarly)
                     && let Some(state) = self.table.get_mut(key)
                 {
@@ -165,10 +165,10 @@ impl Core {
         let Some(decision) = self.decide(key, attempts, &failure, verdict) else { return };
         match after(decision, &failure) {
             After::Leaves { discard } => {
-                let discarded = discard.then(|| Discarded { id: row.id, failure: failure.clone() });
+                let buried = Buried { id: row.id, failure: failure.clone(), discard };
                 let step =
                     Step::Bury { row, discard, reason: verdict.reason(), attempts, first, last: failure };
-                self.ask_for(key, version, step, Kind::BuryParked { discarded });
+                self.ask_for(key, version, step, Kind::BuryParked { buried });
             }
             After::Stays(next) => {
                 let (then, behind) = (next.then, Vec::new());
@@ -220,8 +220,8 @@ impl Core {
                 self.counts.parked += rows.len() as u64;
                 self.set_aside(key, &rows);
             }
-            Kind::Bury { row, discarded } => {
-                self.is_buried(key, discarded);
+            Kind::Bury { row, buried } => {
+                self.is_buried(key, buried);
                 self.table.remove_row(row.position, key.stay);
                 self.clear_suspicion(key);
             }
@@ -230,8 +230,8 @@ impl Core {
                 self.give_up_retry(key);
                 self.follow(key, next);
             }
-            Kind::BuryParked { discarded } => {
-                self.is_buried(key, discarded);
+            Kind::BuryParked { buried } => {
+                self.is_buried(key, buried);
                 self.parked_is_buried(key, version);
             }
         }
@@ -243,6 +243,11 @@ impl Core {
     fn follow(&mut self, key: KeyRef, next: Next) {
         if let Then::RetryAfter(delay) = next.then {
             self.due_at(self.now + delay);
+        }
+        if let Some(failure) = next.hold
+            && let Some(name) = self.table.get(key).map(|state| state.name.clone())
+        {
+            self.report(Report::KeyHeld(name, failure));
         }
         if let Some(failure) = next.pause
             && let Some(topic) = self.table.get(key).map(|state| state.name.topic.clone())
@@ -270,14 +275,13 @@ impl Core {
     }
 
     /// Records that the first message of a key became a dead letter, or is deleted.
-    fn is_buried(&mut self, key: KeyRef, discarded: Option<Discarded>) {
-        let Some(Discarded { id, failure }) = discarded else {
-            self.counts.buried += 1;
-            return;
-        };
-        self.counts.discarded += 1;
+    fn is_buried(&mut self, key: KeyRef, buried: Buried) {
+        let Buried { id, failure, discard } = buried;
+        let count = if discard { &mut self.counts.discarded } else { &mut self.counts.buried };
+        *count += 1;
         if let Some(topic) = self.table.get(key).map(|state| state.name.topic.clone()) {
-            self.report(Report::Discarded(topic, id, failure));
+            let report = if discard { Report::Discarded } else { Report::DeadLetter };
+            self.report(report(topic, id, failure));
         }
     }
 
@@ -376,11 +380,11 @@ enum After {
 }
 
 fn after(decision: Decision, failure: &Failure) -> After {
-    let stays = |then, pause| After::Stays(Next { then, pause });
+    let stays = |then, pause, hold| After::Stays(Next { then, pause, hold });
     match decision {
-        Decision::Retry(delay) => stays(Then::RetryAfter(delay), None),
-        Decision::Hold => stays(Then::Hold, None),
-        Decision::PauseTopic(delay) => stays(Then::RetryAfter(delay), Some(failure.clone())),
+        Decision::Retry(delay) => stays(Then::RetryAfter(delay), None, None),
+        Decision::Hold => stays(Then::Hold, None, Some(failure.clone())),
+        Decision::PauseTopic(delay) => stays(Then::RetryAfter(delay), Some(failure.clone()), None),
         Decision::DeadLetter => After::Leaves { discard: false },
         Decision::Discard => After::Leaves { discard: true },
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::FutureExt;
 use outbox_contract::{AdminExt, Exhausted, RetryPolicy};
 use outbox_engine::{HandlerFailure, HandlerOptions};
-use outbox_testkit::{StoreCall, StoreFault};
+use outbox_testkit::{StoreCall, StoreFault, Warnings};
 
 use crate::inbox::support::{MS, S, World, message, route, within};
 
@@ -188,8 +188,14 @@ async fn a_dead_letter_says_the_cause_of_its_error_or_the_message_of_its_panic()
         .boxed()
     });
     let retry = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
+    let (warnings, _guard) = Warnings::capture();
     let _inbox = inbox.tries(1).retry(retry).start().await.unwrap();
     within(S * 60, || world.tables.snapshot().dead == 3).await;
+    let warnings = warnings.take();
+    let once = |words: &str| warnings.iter().filter(|warning| warning.contains(words)).count() == 1;
+    // One of each kind in a minute.
+    assert!(once("a handler failed; its message is tried again"), "{warnings:#?}");
+    assert!(once("message became a dead letter"), "{warnings:#?}");
     let said = world.dead().await.into_iter().map(|dead| {
         let failure = dead.last_failure.unwrap();
         (dead.stored.message.order_key().as_str().to_owned(), (failure.to_string(), dead.attempts))
@@ -247,8 +253,11 @@ async fn a_held_key_waits_for_an_operator_and_then_has_no_gap() {
     let fails = Arc::new(AtomicBool::new(true));
     let mut sent = world.send("bad", 3);
     let retry = RetryPolicy { max_attempts: 1, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
+    let (warnings, _guard) = Warnings::capture();
     let inbox = failing_key(&world, "bad", &fails).retry(retry).start().await.unwrap();
     within(S * 30, || inbox.observer().backlog().is_some_and(|backlog| backlog.held_keys == 1)).await;
+    let warnings = warnings.take();
+    assert!(warnings.iter().any(|it| it.contains("key held by the retry policy")), "{warnings:#?}");
     fails.store(false, Ordering::SeqCst);
     sent.extend(world.send("bad", 2));
     within(S * 30, || world.feed.unacknowledged() == 0).await;

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use outbox_contract::backend::Undecodable;
 use outbox_contract::{AdminExt, Bytes, StoreErrorKind};
 use outbox_engine::{HandlerFailure, Inbox, Mode, StartError, Status, UnknownType};
-use outbox_testkit::{StoreCall, StoreFault};
+use outbox_testkit::{StoreCall, StoreFault, Warnings};
 
 use crate::inbox::support::{MS, S, World, message, route, within};
 
@@ -344,11 +344,16 @@ async fn a_subscription_that_gives_nothing_but_errors_is_seen_when_it_lasts() {
 async fn an_inbox_without_a_broker_is_degraded_and_then_unhealthy() {
     let world = World::new();
     world.feed.away(true);
+    let (warnings, _guard) = Warnings::capture();
     let inbox = world.inbox().start().await.unwrap();
     let says = |word: &str| inbox.health().reasons.iter().any(|reason| reason.text.contains(word));
     assert!(says("not subscribed"));
     within(S * 30, || says("taken the broker away")).await;
     assert_eq!(inbox.health().status, Status::Unhealthy);
+    // One in a minute, and nothing of messages in memory: there are none.
+    let warnings = warnings.take();
+    let count = |words: &str| warnings.iter().filter(|warning| warning.contains(words)).count();
+    assert_eq!((count("could not subscribe"), count("messages in memory")), (1, 0), "{warnings:#?}");
     world.feed.away(false);
     within(S * 120, || inbox.health().status == Status::Healthy).await;
 }
