@@ -125,7 +125,7 @@ impl Fault {
             Some(404) => (
                 TransportErrorKind::Missing,
                 "missing",
-                "does not exist; create it, or let the transport declare it",
+                "does not exist; create it, or let the transport declare it (Topology::Declared)",
             ),
             Some(403) => (
                 TransportErrorKind::NotPermitted,
