@@ -131,7 +131,7 @@ create table if not exists outbox_parked (
     occurred_at    bigint not null,
     appended_at    bigint not null,
     parked_at      bigint not null,
-    primary key (route, topic, order_key, position),
+    primary key (route, topic, order_key, position, id),
     -- For figures: the oldest, and a count that reads no messages.
     key outbox_parked_oldest (route, appended_at)
 ) engine = InnoDB;

@@ -20,7 +20,7 @@ const INDEXES: &[(&str, &str, &str)] = &[
     ("outbox_stripe", "PRIMARY", "route,stripe"),
     ("outbox_key", "PRIMARY", "route,topic,key"),
     ("outbox_key", "outbox_key_due", "route,held,next_attempt_at"),
-    ("outbox_parked", "PRIMARY", "route,topic,order_key,position"),
+    ("outbox_parked", "PRIMARY", "route,topic,order_key,position,id"),
     ("outbox_dead", "PRIMARY", "entry"),
     ("outbox_scheduled", "outbox_scheduled_due", "due_at,entry"),
     ("outbox_scheduled", "outbox_scheduled_id", "id"),

@@ -73,6 +73,12 @@ pub trait StoreHarness: Send + Sync + Sized + 'static {
         async { false }
     }
 
+    /// Copies every parked row of the database into the hot table, where it stood, as a restore of that
+    /// table alone does. Returns true if it was done; by default it can't be.
+    fn restore_parked(&self) -> impl Future<Output = bool> + Send {
+        async { false }
+    }
+
     /// Makes every handled id older by this much, and the last renewal of every recorded retention,
     /// as if that time had passed with nothing handled.
     /// By default lets the time pass, which takes days against a real database: there, set back the

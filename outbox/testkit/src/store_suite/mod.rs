@@ -171,6 +171,7 @@ macro_rules! __store_properties {
                 settled_rows_are_gone_and_no_others
                 a_row_is_settled_by_position_and_id_together
                 a_message_at_the_position_of_a_parked_one_is_another
+                a_message_that_is_hot_and_parked_is_one
                 a_relay_that_lost_its_lease_may_still_settle
                 settling_again_does_nothing
                 thousands_of_rows_are_settled_at_once

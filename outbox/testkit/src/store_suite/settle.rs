@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::backend::{Position, RowId, Step};
+use outbox_contract::backend::{FetchedRow, Position, RowId, Step, Stored};
 use outbox_contract::{AdminExt, MessageId, Store, Transactional};
 
 use super::StoreHarness;
 use super::support::{
-    LATER, NO_HISTORY, OVER, Relay, bury_step, ids, message, messages, prepared, stored_ids, write,
+    LATER, NO_HISTORY, OVER, Relay, bury_step, fail_step, ids, message, messages, prepared, stored_ids, write,
 };
 use crate::suite::not_applicable;
 
@@ -84,6 +84,32 @@ pub async fn a_message_at_the_position_of_a_parked_one_is_another<H: StoreHarnes
     assert_eq!((parked().await, fenced().await), (vec![one.id], vec![true, false]));
     assert_eq!(store.discard(&relay.route, &one.key_id()).await.expect("it is discarded"), 1, "{again}");
     assert!(parked().await.is_empty());
+}
+
+/// After a restore of the hot table alone, messages stand there that are parked as well. Each step
+/// that parks one finds it there, and none fails: that would stop all keys of the route.
+pub async fn a_message_that_is_hot_and_parked_is_one<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let all = messages("orders", "a", 3);
+    write(&*store, all.iter().cloned()).await;
+    let read = relay.read().await;
+    let version = Some(relay.fail(&read, LATER).await);
+    if !harness.restore_parked().await {
+        return not_applicable::<H>("parked rows of this store can't be put back");
+    }
+    let rows = relay.fetch().await;
+    assert!(rows.len() == 3 && rows.iter().all(|row| matches!(row, FetchedRow::Failing(_))), "{rows:?}");
+    let key = all[0].key_id();
+    let park = |rows: &[Arc<Stored>]| Step::Park { rows: rows.iter().map(|stored| stored.row()).collect() };
+    assert_eq!(relay.step(&key, version, park(&read[1..])).await, version);
+    let again = relay.step(&key, version, fail_step(&read, 2, LATER)).await;
+    assert!(again.is_some() && again != version, "{again:?}");
+    assert!(relay.fetch().await.is_empty(), "each is parked");
+    let parked = store.parked(&Filter::all_routes()).await.expect("parked messages are listed");
+    assert_eq!(stored_ids(&parked), ids(&all), "once");
+    let delivered = Step::Resume { delivered: read.iter().map(|stored| stored.row()).collect() };
+    assert_eq!(relay.step(&key, again, delivered).await, None, "and none is left behind");
 }
 
 /// A message that the broker confirmed may be removed by any relay that knows it, lease or not

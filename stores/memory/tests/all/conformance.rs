@@ -22,6 +22,11 @@ impl Clocked {
         let builder = MemoryStore::builder().history(HISTORY).clock(Arc::<TestClock>::clone(&clock));
         Self { store: Arc::new(mode(builder).build()), clock }
     }
+
+    fn restore_parked(&self) {
+        let parked = self.store.snapshot().parked;
+        self.store.put_back(parked);
+    }
 }
 
 /// Nothing can be missing from memory, so there is nothing to migrate.
@@ -47,6 +52,11 @@ mod one_writer {
 
         async fn set_clock_back(&self, by: Duration) -> bool {
             self.0.clock.set_back(by);
+            true
+        }
+
+        async fn restore_parked(&self) -> bool {
+            self.0.restore_parked();
             true
         }
 
@@ -83,6 +93,11 @@ mod concurrent_writers {
             true
         }
 
+        async fn restore_parked(&self) -> bool {
+            self.0.restore_parked();
+            true
+        }
+
         fn max_time(&self) -> Duration {
             Duration::from_secs(366 * 24 * 3_600)
         }
@@ -113,6 +128,11 @@ mod stripes {
 
         async fn set_clock_back(&self, by: Duration) -> bool {
             self.0.clock.set_back(by);
+            true
+        }
+
+        async fn restore_parked(&self) -> bool {
+            self.0.restore_parked();
             true
         }
 

@@ -40,6 +40,12 @@ async fn lease_longer(store: &MySqlStore, by: Duration) {
     }
 }
 
+async fn restore_parked(store: &MySqlStore) {
+    let columns = "position, stripe, number, id, route, topic, `key`, event_type, schema_version, content_type, headers, payload, occurred_at, appended_at";
+    let copy = format!("insert into outbox_message ({columns}) select {columns} from outbox_parked");
+    sqlx::query(sqlx::AssertSqlSafe(copy)).execute(store.pool()).await.expect("the tables are there");
+}
+
 macro_rules! on {
     ($module:ident, $wish:expr) => {
         mod $module {
@@ -82,6 +88,11 @@ macro_rules! on {
                 async fn refuse_audit(&self) -> bool {
                     let away = sqlx::query("alter table outbox_audit rename to outbox_away");
                     away.execute(self.store.pool()).await.expect("the table is there");
+                    true
+                }
+
+                async fn restore_parked(&self) -> bool {
+                    restore_parked(&self.store).await;
                     true
                 }
 

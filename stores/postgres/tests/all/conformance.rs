@@ -41,6 +41,12 @@ async fn lease_longer(store: &PostgresStore, by: Duration) {
     }
 }
 
+async fn restore_parked(store: &PostgresStore) {
+    let columns = "position, id, route, bucket, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at, appended_at";
+    let copy = format!("insert into outbox_message ({columns}) select {columns} from outbox_parked");
+    sqlx::query(sqlx::AssertSqlSafe(copy)).execute(store.pool()).await.expect("the tables are there");
+}
+
 fn skipped(server: Option<&PostgresServer>) -> Option<String> {
     server.is_none().then(|| "there is no PostgreSQL".to_owned())
 }
@@ -97,6 +103,11 @@ macro_rules! on {
                     let set =
                         sqlx::query("select setval('outbox_message_position', $1 + 1, false)").bind(last);
                     set.execute(self.store.pool()).await.expect("the sequence is there");
+                    true
+                }
+
+                async fn restore_parked(&self) -> bool {
+                    restore_parked(&self.store).await;
                     true
                 }
 

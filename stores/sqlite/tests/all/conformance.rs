@@ -43,6 +43,12 @@ async fn set_last_position(store: &SqliteStore, last: i64) {
     assert_eq!(changed, 1, "a message was appended before");
 }
 
+async fn restore_parked(store: &SqliteStore) {
+    let columns = "position, id, route, bucket, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at, appended_at";
+    let copy = format!("insert into outbox_message ({columns}) select {columns} from outbox_parked");
+    sqlx::query(sqlx::AssertSqlSafe(copy)).execute(store.pool()).await.expect("the tables are there");
+}
+
 mod file {
     use super::*;
 
@@ -98,6 +104,11 @@ mod file {
             true
         }
 
+        async fn restore_parked(&self) -> bool {
+            restore_parked(&self.store).await;
+            true
+        }
+
         async fn age_handled_ids(&self, by: Duration) {
             age_handled_ids(&self.store, by).await;
         }
@@ -135,6 +146,11 @@ mod in_memory {
 
         async fn set_last_position(&self, last: i64) -> bool {
             set_last_position(&self.0, last).await;
+            true
+        }
+
+        async fn restore_parked(&self) -> bool {
+            restore_parked(&self.0).await;
             true
         }
 
