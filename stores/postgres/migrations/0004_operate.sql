@@ -300,8 +300,8 @@ begin
             first_due := now + 50000;
         end if;
     end if;
-    -- Not greatest alone: it ignores nulls.
-    next_due := case when first_due is not null then greatest(first_due - now, 0) end;
+    -- Not greatest alone: it ignores nulls. In this order: a message may have been due since ever.
+    next_due := case when first_due is not null then greatest(first_due, now) - now end;
 
     if history_kept is not null then
         -- Only rows without a partition of their own; partitions are dropped whole.

@@ -261,6 +261,7 @@ macro_rules! __store_properties {
                 nothing_joins_before_its_time
                 a_delay_is_counted_by_the_databases_clock
                 a_due_message_is_what_was_scheduled
+                a_message_may_be_due_since_ever
                 a_due_message_stands_behind_what_was_committed_before
                 a_round_moves_no_more_than_its_limit
                 rounds_at_once_move_each_message_once

@@ -110,6 +110,22 @@ pub async fn a_due_message_is_what_was_scheduled<H: StoreHarness>(harness: &H) {
     assert_eq!(audit.read().await[0].message, keyless);
 }
 
+/// The due time may be any instant. One before all others delays nothing.
+pub async fn a_message_may_be_due_since_ever<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let all = messages("orders", "a", 2);
+    let ever = Timestamp::from_micros(i64::MIN);
+    write(&*store, all.iter().map(|message| due(message, ever))).await;
+    let backlog = store.backlog(&relay.route).await.expect("the backlog is measured");
+    assert!(backlog.oldest_pending_age > Some(Duration::from_secs(3_600)), "{backlog:?}");
+    for left in [Some(Duration::ZERO), None] {
+        let done = maintain(&*store, 1).await;
+        assert_eq!((done.promoted, done.next_due), (1, left));
+    }
+    assert_eq!(stored_ids(&relay.read_key(&all[0].key_id()).await), ids(&all));
+}
+
 /// A scheduled message stands behind everything that was committed before it was due.
 pub async fn a_due_message_stands_behind_what_was_committed_before<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
