@@ -100,11 +100,12 @@ fn statement(request: &DueRequest, buckets: &BucketSet) -> String {
             .map(|key| format!("({},{})", sql::literal(key.topic.as_str()), sql::literal(key.key.as_str())));
         conditions.push_str(&format!(" and (k.topic, k.`key`) not in ({})", sql::commas(except)));
     }
-    // One more than asked for, due or not: it says when to ask again.
+    // One more than asked for, due or not: it says when to ask again. A key without a time, which
+    // somebody has released by hand, is due.
     let limit = request.keys.saturating_add(1);
     format!(
         "select k.topic, k.`key`, k.bucket, k.version, k.failing, k.attempts, k.first_failure, \
-         k.next_attempt_at - timestampdiff(microsecond, timestamp'1970-01-01 00:00:00', utc_timestamp(6)) \
+         coalesce(k.next_attempt_at - timestampdiff(microsecond, timestamp'1970-01-01 00:00:00', utc_timestamp(6)), 0) \
          from outbox_key k force index (outbox_key_due) where {conditions} order by k.next_attempt_at limit {limit}"
     )
 }

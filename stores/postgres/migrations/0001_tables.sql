@@ -72,7 +72,7 @@ create table outbox_key (
     constraint outbox_key_pkey primary key (route, topic, key)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
-create index outbox_key_due on outbox_key (route, next_attempt_at) where not held;
+create index outbox_key_due on outbox_key (route, next_attempt_at nulls first) where not held;
 -- For the figures of a route alone. On an expression, so that no plan for a seemingly empty table
 -- uses it for a query about a key.
 create index outbox_key_held on outbox_key ((route || '')) where held;

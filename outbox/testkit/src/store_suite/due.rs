@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use outbox_contract::backend::{Bucket, BucketSet, Scope, Then};
+use outbox_contract::backend::{Bucket, BucketSet, Scope, Step, Then};
 use outbox_contract::{Admin, KeyId, Store};
 
 use super::StoreHarness;
 use super::support::{LATER, NOW, OVER, Relay, messages, prepared, stored_ids, topic, write};
+use crate::suite::not_applicable;
 
 /// A failing key with this many parked messages of 1,000 bytes.
 async fn failing<S: outbox_contract::Transactional>(
@@ -191,4 +192,23 @@ pub async fn only_the_owner_of_a_key_is_given_it<H: StoreHarness>(harness: &H) {
     assert_eq!(keys(&next.due_with(&request).await), [key]);
     request.route = super::support::route("audit");
     assert!(store.due(&request).await.expect("answered").keys.is_empty(), "another route");
+}
+
+/// A key is due that is neither held nor has a time: somebody has released it in the table. It comes
+/// first, and the question for others does not fail by it.
+pub async fn a_key_that_was_released_by_hand_is_due<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let later = failing(&relay, "orders", "later", 1, LATER).await;
+    let held = failing(&relay, "orders", "held", 2, Then::Hold).await;
+    if !harness.release_by_hand().await {
+        return not_applicable::<H>("keys of this store can't be released by hand");
+    }
+    let due = relay.due().await;
+    assert_eq!(keys(&due), [held.clone()]);
+    assert!(due.next > Some(Duration::from_secs(3_000)), "the other is known: {later}");
+    assert_eq!(due.keys[0].parked.len(), 2);
+    let (version, delivered) = (due.keys[0].version, due.keys[0].parked.iter().map(|it| it.row()).collect());
+    assert_eq!(relay.step(&held, Some(version), Step::Resume { delivered }).await, None);
+    relay.assert_flows(&held).await;
 }

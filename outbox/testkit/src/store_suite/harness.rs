@@ -79,6 +79,12 @@ pub trait StoreHarness: Send + Sync + Sized + 'static {
         async { false }
     }
 
+    /// Releases every held key by hand: clears its mark in the table, and nothing else. Returns true if
+    /// it was done; by default it can't be.
+    fn release_by_hand(&self) -> impl Future<Output = bool> + Send {
+        async { false }
+    }
+
     /// Makes every handled id older by this much, and the last renewal of every recorded retention,
     /// as if that time had passed with nothing handled.
     /// By default lets the time pass, which takes days against a real database: there, set back the

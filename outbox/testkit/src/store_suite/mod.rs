@@ -226,6 +226,7 @@ macro_rules! __store_properties {
                 due_messages_stop_at_the_limit_of_bytes
                 keys_of_large_messages_come_one_by_one
                 only_the_owner_of_a_key_is_given_it
+                a_key_that_was_released_by_hand_is_due
             }
             operators {
                 a_held_key_waits_for_the_operator

@@ -83,6 +83,14 @@ impl StoreHarness for Subject {
         true
     }
 
+    async fn release_by_hand(&self) -> bool {
+        let database = self.store.client().default_database().expect("the URL names a database");
+        let keys = database.collection::<Document>("outbox_key");
+        let release = doc! { "$set": { "held": false } };
+        keys.update_many(doc! {}, release).await.expect("keys can be written");
+        true
+    }
+
     async fn age_handled_ids(&self, by: Duration) {
         let by = i64::try_from(by.as_micros()).expect("not that long");
         let database = self.store.client().default_database().expect("the URL names a database");

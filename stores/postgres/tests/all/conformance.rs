@@ -111,6 +111,12 @@ macro_rules! on {
                     true
                 }
 
+                async fn release_by_hand(&self) -> bool {
+                    let release = sqlx::query("update outbox_key set held = false");
+                    release.execute(self.store.pool()).await.expect("the table is there");
+                    true
+                }
+
                 async fn age_handled_ids(&self, by: Duration) {
                     age_handled_ids(&self.store, by).await;
                 }

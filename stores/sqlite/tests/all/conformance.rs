@@ -49,6 +49,11 @@ async fn restore_parked(store: &SqliteStore) {
     sqlx::query(sqlx::AssertSqlSafe(copy)).execute(store.pool()).await.expect("the tables are there");
 }
 
+async fn release_by_hand(store: &SqliteStore) {
+    let release = sqlx::query("update outbox_key set held = false");
+    release.execute(store.pool()).await.expect("the table is there");
+}
+
 mod file {
     use super::*;
 
@@ -109,6 +114,11 @@ mod file {
             true
         }
 
+        async fn release_by_hand(&self) -> bool {
+            release_by_hand(&self.store).await;
+            true
+        }
+
         async fn age_handled_ids(&self, by: Duration) {
             age_handled_ids(&self.store, by).await;
         }
@@ -151,6 +161,11 @@ mod in_memory {
 
         async fn restore_parked(&self) -> bool {
             restore_parked(&self.0).await;
+            true
+        }
+
+        async fn release_by_hand(&self) -> bool {
+            release_by_hand(&self.0).await;
             true
         }
 
