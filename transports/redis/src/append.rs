@@ -184,7 +184,8 @@ impl<'v> Answers<'v> {
     pub(crate) fn is_broken(self) -> bool {
         let refused = |value: &Value| refusal(value).is_some();
         let by_a_message = self.messages.iter().any(refused);
-        refused(self.watch) || refused(self.multi) || (refused(self.exec) && !by_a_message)
+        let at_its_begin = refused(self.watch) || self.verify.is_some_and(refused) || refused(self.multi);
+        at_its_begin || (refused(self.exec) && !by_a_message)
     }
 
     fn all(self) -> impl Iterator<Item = &'v Value> {

@@ -134,7 +134,7 @@ impl Server {
         let mut hello = Pipeline::new();
         Scripts::load(&mut hello);
         hello.cmd("CONFIG").arg("GET").arg("proto-max-bulk-len");
-        hello.cmd("WATCH").arg(&self.probe).cmd("MULTI").cmd("EXEC");
+        hello.cmd("WATCH").arg(&self.probe).cmd("EVAL").arg("return 1").arg(0).cmd("MULTI").cmd("EXEC");
         let (wire, said) = if self.cluster {
             let nodes = Nodes::connect(seed).await?;
             let said = nodes.send_to_all(&hello).await?;
@@ -161,10 +161,11 @@ impl Server {
     }
 }
 
-/// Reads the answers to an empty transaction. A node that does not hold the key refuses to watch it,
-/// which says that the command is permitted.
+/// Reads the answers to an empty transaction, behind a script by its text, as what looks at the
+/// epochs is. A node that does not hold the key refuses to watch it, which says that the command is
+/// permitted.
 fn takes_transactions(answers: &[Value]) -> bool {
-    let [watch, Value::Okay, Value::Array(_)] = answers else { return false };
+    let [watch, Value::Int(1), Value::Okay, Value::Array(_)] = answers else { return false };
     refusal(watch).is_none_or(|refused| matches!(refused.class, "cluster" | "cluster-moving"))
 }
 
