@@ -10,9 +10,13 @@ use outbox::{Route, Timestamp};
 use crate::exit::Failed;
 use crate::open::Database;
 
-/// Parses a duration: `30s`, `5m`, `1h30m`. For clap.
+/// Maximum of a duration: no clock of a process counts further.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
+
+/// Parses a duration: `30s`, `5m`, `1h30m`. One of over a hundred years is taken for as many. For
+/// clap.
 pub(crate) fn span(text: &str) -> Result<Duration, String> {
-    duration::parse(text)
+    Ok(duration::parse(text)?.min(LONGEST))
 }
 
 /// An instant of the past, as a person writes it.
@@ -110,6 +114,13 @@ mod tests {
         assert_eq!(instants, [second; 2]);
         assert_eq!(future("2h"), Ok(DueTime::After(Duration::from_secs(7_200))));
         assert!(past("yesterday").unwrap_err().contains("RFC 3339"));
+    }
+
+    #[test]
+    fn a_duration_without_end_is_beyond_no_clock() {
+        let endless = span("18446744073709551615s").unwrap();
+        assert!(std::time::Instant::now().checked_add(endless).is_some());
+        assert_eq!(span("90m"), Ok(Duration::from_secs(5_400)));
     }
 
     /// The clocks of this machine and of the database may be years apart.

@@ -76,6 +76,9 @@ impl Default for MongoDbOptions {
     }
 }
 
+/// Maximum of a timeout: a longer one is a typing error, and may be beyond any clock.
+const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3_600);
+
 impl MongoDbOptions {
     /// Returns every problem with these options; empty if there is none.
     #[must_use]
@@ -84,14 +87,17 @@ impl MongoDbOptions {
         let shared =
             StoreOptions { history, handled_ids_kept, audit_kept, handled_ids_max_age, counting_limit };
         let mut problems = shared.problems("mongodb");
-        if self.conflict_timeout < Duration::from_millis(100) {
+        if !(Duration::from_millis(100)..=MAX_TIMEOUT).contains(&self.conflict_timeout) {
             problems.push(format!(
-                "mongodb.conflict_timeout is {:?}; make it at least 100ms: steps would fail whenever two relays meet",
+                "mongodb.conflict_timeout is {:?}; make it at least 100ms and at most a day: with less, steps would fail whenever two relays meet",
                 self.conflict_timeout
             ));
         }
-        if self.server_selection_timeout.is_zero() {
-            problems.push("mongodb.server_selection_timeout is 0; make it at least 1s".to_owned());
+        if self.server_selection_timeout.is_zero() || self.server_selection_timeout > MAX_TIMEOUT {
+            problems.push(format!(
+                "mongodb.server_selection_timeout is {:?}; make it at least 1s and at most a day",
+                self.server_selection_timeout
+            ));
         }
         problems
     }
@@ -119,5 +125,12 @@ mod tests {
             change_streams: false,
         };
         assert_eq!(options.problems().len(), 7);
+    }
+
+    #[test]
+    fn a_timeout_beyond_any_clock_is_refused() {
+        let (conflict_timeout, server_selection_timeout) = (Duration::MAX, Duration::MAX);
+        let options = MongoDbOptions { conflict_timeout, server_selection_timeout, ..Default::default() };
+        assert_eq!(options.problems().len(), 2);
     }
 }

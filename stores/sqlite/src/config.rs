@@ -103,9 +103,11 @@ impl SqliteOptions {
         let shared =
             StoreOptions { history, handled_ids_kept, audit_kept, handled_ids_max_age, counting_limit };
         let mut problems = shared.problems("sqlite");
-        if self.busy_timeout < Duration::from_millis(100) {
+        // SQLite takes it in milliseconds, as a number of 32 bits.
+        if !(Duration::from_millis(100)..=Duration::from_secs(24 * 3_600)).contains(&self.busy_timeout) {
             problems.push(format!(
-                "sqlite.busy_timeout is {:?}; make it at least 100ms: statements would fail during every other write",
+                "sqlite.busy_timeout is {:?}; make it at least 100ms and at most a day: with less, statements would fail during every other \
+                 write",
                 self.busy_timeout
             ));
         }
@@ -147,5 +149,12 @@ mod tests {
             durability: Durability::ProcessEnd,
         };
         assert_eq!(options.problems().len(), 8);
+    }
+
+    #[test]
+    fn a_timeout_that_sqlite_does_not_take_is_refused() {
+        let options =
+            SqliteOptions { busy_timeout: Duration::from_secs(30 * 86_400), ..SqliteOptions::default() };
+        assert_eq!(options.problems().len(), 1);
     }
 }

@@ -14,7 +14,11 @@ use crate::config::{Config, Topology};
 use crate::routing::{MAX_NAME_BYTES, Partitions, problem_of};
 use crate::transport::RabbitMqTransport;
 
-/// Builds a [`RabbitMqTransport`].
+/// Limit of times: no clock of a process counts further.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
+
+/// Builds a [`RabbitMqTransport`]. Times without end, as `Duration::MAX`, are taken for a hundred
+/// years.
 ///
 /// ```
 /// # mod outbox { pub use outbox_contract::*; pub mod rabbitmq { pub use outbox_transport_rabbitmq::*; } }
@@ -263,10 +267,10 @@ impl RabbitMqTransportBuilder {
             max_waiting: self.max_waiting,
             connections: self.connections,
             max_message_bytes: self.max_message_bytes,
-            timeout: self.timeout,
+            timeout: self.timeout.min(LONGEST),
             heartbeat: self.heartbeat,
-            first_pause: self.first_pause,
-            max_pause: self.max_pause,
+            first_pause: self.first_pause.min(LONGEST),
+            max_pause: self.max_pause.min(LONGEST),
         })
     }
 
@@ -324,7 +328,7 @@ impl fmt::Debug for RabbitMqTransportBuilder {
 
 #[cfg(test)]
 mod tests {
-    use outbox_contract::Message;
+    use outbox_contract::{Message, Transport};
 
     use super::*;
 
@@ -353,6 +357,14 @@ mod tests {
             assert!(shown.contains(part), "{part}: {shown}");
         }
         assert!(!shown.contains("s3cret"), "{shown}");
+    }
+
+    #[tokio::test]
+    async fn times_without_end_are_beyond_no_clock() {
+        let endless = Duration::MAX;
+        let nobody = RabbitMqTransport::builder("amqp://127.0.0.1:1").timeout(endless);
+        let error = nobody.pauses(endless, endless).build().unwrap().check().await.unwrap_err();
+        assert!(error.to_string().to_lowercase().contains("refused"), "it has tried: {error}");
     }
 
     #[test]

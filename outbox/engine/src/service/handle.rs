@@ -226,6 +226,14 @@ mod tests {
         }
     }
 
+    /// Whoever wants to wait for as long as it takes says so with the longest duration.
+    #[tokio::test(start_paused = true)]
+    async fn a_shutdown_may_take_as_long_as_it_takes() {
+        let service = service().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        service.shutdown(Duration::MAX).await.unwrap();
+    }
+
     /// Another clone shuts down: that is no bug.
     #[tokio::test(start_paused = true)]
     async fn a_run_ends_with_the_result_of_a_shutdown_elsewhere() {

@@ -29,16 +29,18 @@ impl Parts {
     /// Inboxes on a broker come first, because the relay still sends what their handlers published.
     /// Inboxes within the process come last, because the relay's messages are confirmed by them.
     pub(crate) async fn stop(self, deadline: Duration) -> Result<(), ShutdownError> {
-        let end = Instant::now() + deadline;
+        let begun = Instant::now();
+        // No instant of the end: a deadline may be beyond any clock.
+        let share = |others_follow| share(deadline.saturating_sub(begun.elapsed()), others_follow);
         let (within, of_brokers): (Vec<_>, Vec<_>) =
             self.inboxes.into_iter().partition(|inbox| inbox.observer().is_in_process());
-        let mut unfinished = stop_all(of_brokers, share(end, true)).await;
+        let mut unfinished = stop_all(of_brokers, share(true)).await;
         if let Some(relay) = self.relay
-            && !relay.stop(share(end, !within.is_empty())).await
+            && !relay.stop(share(!within.is_empty())).await
         {
             unfinished.push("relay".to_owned());
         }
-        unfinished.extend(stop_all(within, share(end, false)).await);
+        unfinished.extend(stop_all(within, share(false)).await);
         if unfinished.is_empty() {
             Ok(())
         } else {
@@ -48,9 +50,8 @@ impl Parts {
 }
 
 /// Returns the time that a step may take: two thirds of the rest if others follow.
-fn share(end: Instant, others_follow: bool) -> Duration {
-    let rest = end.saturating_duration_since(Instant::now());
-    if others_follow { rest * 2 / 3 } else { rest }
+fn share(rest: Duration, others_follow: bool) -> Duration {
+    if others_follow { rest / 3 * 2 } else { rest }
 }
 
 /// Stops inboxes side by side. Returns those that did not finish.
