@@ -172,6 +172,10 @@ impl RelayConfig {
         if self.label.is_empty() || self.label.len() > 255 {
             problems.push(format!("label has {} bytes; give it 1 to 255", self.label.len()));
         }
+        // A database refuses some of them, at each heartbeat.
+        if self.label.chars().any(char::is_control) {
+            problems.push(format!("label is {:?}; remove its control characters", self.label));
+        }
         if self
             .source
             .as_ref()
@@ -312,6 +316,14 @@ mod tests {
         let config = RelayConfig { retry, max_unconfirmed_batches: most, ..RelayConfig::default() };
         assert_eq!(config.problems().len(), 2);
         assert_eq!(of(|it| it.max_unconfirmed_batches = 10_000), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_label_that_a_database_does_not_take_is_refused() {
+        for label in ["a\0b", "a\nb"] {
+            let problems = RelayConfig { label: label.to_owned(), ..RelayConfig::default() }.problems();
+            assert!(problems.len() == 1 && problems[0].starts_with("label is"), "{problems:?}");
+        }
     }
 
     #[test]
