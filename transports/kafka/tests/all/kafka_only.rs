@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -99,6 +100,41 @@ async fn keys_go_to_the_partitions_of_the_java_client() {
         let at = log.iter().find(|(_, of, _)| of == key).map(|(partition, _, _)| *partition);
         assert_eq!(at, Some((hash & i32::MAX) % 50), "{key}");
     }
+}
+
+/// As the book says of clients on librdkafka: they agree with the Java client if asked to, and not
+/// by default.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn librdkafka_gives_keys_the_same_partitions_by_murmur2_random_alone() {
+    let Some(server) = Kafka::newest().shared().or_skip() else { return };
+    let keys: Vec<String> = (0..20).map(|number| format!("order-{number}")).collect();
+    let mut partitions = Vec::new();
+    for partitioner in [None, Some("murmur2_random"), Some("consistent_random")] {
+        let topic = fresh_topic(&server.url(), 50, &[]).await;
+        if let Some(partitioner) = partitioner {
+            let mut config = ClientConfig::new();
+            config.set("bootstrap.servers", server.url()).set("partitioner", partitioner);
+            let (keys, topic) = (keys.clone(), topic.clone());
+            let write = move || {
+                let producer: ThreadedProducer<DefaultProducerContext> = config.create().unwrap();
+                for key in &keys {
+                    let record = BaseRecord::to(topic.as_str()).key(key).payload("{}");
+                    producer.send(record).map_err(|(error, _)| error).unwrap();
+                }
+                producer.flush(PATIENCE).unwrap();
+            };
+            tokio::task::spawn_blocking(write).await.unwrap();
+        } else {
+            let messages = stored(keys.iter().map(|key| numbered(&topic, key, 0)));
+            deliver(&transport(&server.url()), &messages, LONG).await;
+        }
+        let log = log(&server.url(), &topic).await;
+        partitions
+            .push(log.into_iter().map(|(partition, key, _)| (key, partition)).collect::<BTreeMap<_, _>>());
+    }
+    let [ours, asked, default] = &partitions[..] else { unreachable!() };
+    assert_eq!((ours.len(), ours), (keys.len(), asked));
+    assert_ne!(ours, default, "the default of librdkafka is another hash");
 }
 
 /// A record's own key is the message's, whatever bytes it is: what the broker keeps in order is
