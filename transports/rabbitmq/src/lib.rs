@@ -33,6 +33,7 @@ mod tags;
 mod topology;
 mod transport;
 mod upkeep;
+mod values;
 mod wire;
 
 pub use builder::RabbitMqTransportBuilder;

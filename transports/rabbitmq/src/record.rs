@@ -4,16 +4,14 @@
 //! message's own headers stand beside them. The content type and the id are AMQP's own properties
 //! as well: tools show them, and a message that comes back is known by its id.
 
-use std::borrow::Cow;
-
 use bytes::Bytes;
 use lapin::BasicProperties;
-use lapin::types::AMQPValue;
 use outbox_contract::backend::cloudevents::{self, AMQP};
 use outbox_contract::backend::{Origin, Position, RawRecord, Stored, Undecodable};
-use outbox_contract::{Message, MessageId, Rejection, Timestamp, Topic};
+use outbox_contract::{Message, MessageId, Rejection, Topic};
 
 use crate::frames::{counted, short};
+use crate::values::{bytes_of, time_of};
 
 const SEQUENCE: &str = "cloudEvents:sequence";
 
@@ -117,66 +115,11 @@ fn is_of_the_broker(name: &str) -> bool {
     OF_THE_BROKER.contains(&name) || OF_THE_BROKER_TOO.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The value of the attribute `time`. A number is the timestamp of AMQP 1.0, in milliseconds, as
-/// SDKs send it with clients that have no type for it.
-fn time_of(value: &AMQPValue) -> Cow<'_, [u8]> {
-    let millis = match value {
-        AMQPValue::LongInt(millis) => i64::from(*millis),
-        AMQPValue::LongUInt(millis) => i64::from(*millis),
-        AMQPValue::LongLongInt(millis) => *millis,
-        _ => return bytes_of(value),
-    };
-    // A finer unit has more digits, and is told by them.
-    match millis.checked_mul(1_000).filter(|_| millis.unsigned_abs() < MAX_MILLIS) {
-        Some(micros) => Timestamp::from_micros(micros).to_string().into_bytes().into(),
-        None => millis.to_string().into_bytes().into(),
-    }
-}
-
-/// The instant of a native timestamp: seconds since 1970, which AMQP 0-9-1 defines, or
-/// milliseconds, which AMQP 1.0 does.
-fn native(timestamp: u64) -> String {
-    // The broker writes an instant before 1970 as the negative number that it is.
-    let signed = timestamp.cast_signed();
-    let unit = if signed.unsigned_abs() < MAX_SECONDS { 1_000_000 } else { 1_000 };
-    let micros = signed.checked_mul(unit);
-    micros.map_or_else(|| timestamp.to_string(), |micros| Timestamp::from_micros(micros).to_string())
-}
-
-/// The year 10000, in seconds and in milliseconds: more is of a finer unit.
-const MAX_SECONDS: u64 = 253_402_300_800;
-const MAX_MILLIS: u64 = 1_000 * MAX_SECONDS;
-
-/// The value of a header: the bytes of a text or of bytes; any other is written out.
-fn bytes_of(value: &AMQPValue) -> Cow<'_, [u8]> {
-    let text = match value {
-        AMQPValue::LongString(text) => return text.as_bytes().into(),
-        AMQPValue::ShortString(text) => return text.as_str().as_bytes().into(),
-        AMQPValue::ByteArray(bytes) => return bytes.as_slice().into(),
-        AMQPValue::Void => return Cow::Borrowed(b""),
-        AMQPValue::Boolean(value) => value.to_string(),
-        AMQPValue::ShortShortInt(value) => value.to_string(),
-        AMQPValue::ShortShortUInt(value) => value.to_string(),
-        AMQPValue::ShortInt(value) => value.to_string(),
-        AMQPValue::ShortUInt(value) => value.to_string(),
-        AMQPValue::LongInt(value) => value.to_string(),
-        AMQPValue::LongUInt(value) => value.to_string(),
-        AMQPValue::LongLongInt(value) => value.to_string(),
-        AMQPValue::Timestamp(value) => native(*value),
-        AMQPValue::Float(value) => value.to_string(),
-        AMQPValue::Double(value) => value.to_string(),
-        AMQPValue::DecimalValue(_) | AMQPValue::FieldArray(_) | AMQPValue::FieldTable(_) => {
-            format!("{value:?}")
-        }
-    };
-    text.into_bytes().into()
-}
-
 #[cfg(test)]
 mod tests {
     use amq_protocol::frame::AMQPFrame;
-    use lapin::types::FieldTable;
-    use outbox_contract::Key;
+    use lapin::types::{AMQPValue, DecimalValue, FieldTable};
+    use outbox_contract::{Key, Timestamp};
 
     use super::*;
     use crate::frames::{Incoming, Publish};
@@ -325,11 +268,17 @@ mod tests {
     fn headers_of_any_type_and_length_come_along() {
         let mut nested = FieldTable::default();
         nested.insert("a".into(), AMQPValue::LongInt(1));
+        nested.insert("b".into(), AMQPValue::LongString("ü".into()));
+        nested.insert("c".into(), AMQPValue::LongString(vec![0xff].into()));
+        let list =
+            vec![AMQPValue::Void, AMQPValue::Boolean(true), AMQPValue::FieldTable(FieldTable::default())];
         let headers = [
             ("bytes", AMQPValue::ByteArray(vec![0xff, b'a'].into())),
+            ("decimal", AMQPValue::DecimalValue(DecimalValue { scale: 2, value: 5 })),
             ("double", AMQPValue::Double(1.5)),
             ("lines", AMQPValue::LongString("two\nlines".into())),
             ("long", AMQPValue::LongString("x".repeat(10_000).into())),
+            ("list", AMQPValue::FieldArray(list.into())),
             ("table", AMQPValue::FieldTable(nested)),
             ("void", AMQPValue::Void),
             ("cloudEvents:schemaversion", AMQPValue::LongString("1.2.0".into())),
@@ -340,7 +289,8 @@ mod tests {
         let header = |name| message.headers.get(name).unwrap();
         assert_eq!((header("bytes"), header("double"), header("lines")), ("\\xffa", "1.5", "two\\nlines"));
         assert_eq!((header("long").len(), header("void")), (8_192, ""));
-        assert!(header("table").contains('a'), "{}", header("table"));
+        assert_eq!((header("decimal"), header("list")), ("0.05", "[null,true,{}]"));
+        assert_eq!(header("table"), r#"{"a":1,"b":"ü","c":"\\xff"}"#);
         assert_eq!((message.schema_version, &*message.content_type), (1, "application/octet-stream"));
         let note = header(cloudevents::ADAPTED);
         assert!(["bytes", "lines", "long", "schemaversion"].iter().all(|name| note.contains(name)), "{note}");
