@@ -175,6 +175,7 @@ impl<'r> RawRecord<'r> {
             given.and_then(|given| structured::read(given, &self.payload, notes)).transpose()?
         else {
             let attributes = Attributes::of_headers(&self.headers, self.binding);
+            attributes.expect_any(&self.payload)?;
             let given = given.or_else(|| attributes.get("datacontenttype"));
             return self.message_of(&attributes, self.payload.clone(), given, came_from, notes);
         };

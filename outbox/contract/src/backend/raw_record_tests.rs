@@ -164,6 +164,12 @@ fn what_an_event_needs_has_to_be_there_and_to_be_right() {
             |name: &str| error.headers.iter().find(|(other, _)| other == name).map(|(_, value)| &**value);
         assert_eq!((kept("bytes"), kept(ADAPTED)), (Some("\\xff"), Some("a header was left out")));
     }
+    let missing =
+        |payload| RawRecord::new(KAFKA, Bytes::from_static(payload)).message(&topic()).unwrap_err().reason;
+    let all = "the CloudEvents attributes ce_specversion, ce_id, ce_source and ce_type are missing";
+    assert!(missing(b"{}").starts_with(all) && missing(b"{}").contains("map_records"), "{}", missing(b"{}"));
+    let structured = missing(br#" {"specversion":"1.0","id":"1","source":"/s","type":"x"}"#);
+    assert!(structured.contains("application/cloudevents+json"), "{structured}");
     let mut missing = RawRecord::new(KAFKA, Bytes::from_static(b"{}"));
     missing.push(&b"ce_id"[..], &b"1"[..]);
     let error = missing.message(&topic()).unwrap_err();

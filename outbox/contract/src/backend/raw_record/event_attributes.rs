@@ -51,6 +51,24 @@ impl<'r> Attributes<'r> {
         self.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
     }
 
+    /// Refuses a record that has none of the required attributes, with the remedy.
+    pub(super) fn expect_any(&self, payload: &[u8]) -> Result<(), String> {
+        const REQUIRED: [&str; 4] = ["specversion", "id", "source", "type"];
+        const STRUCTURED: &[u8] = b"\"specversion\"";
+        if REQUIRED.iter().any(|name| self.get(name).is_some()) {
+            return Ok(());
+        }
+        let [version, id, source, kind] = REQUIRED.map(|name| format!("{}{name}", self.prefix));
+        let is_structured = payload.trim_ascii_start().starts_with(b"{")
+            && payload.windows(STRUCTURED.len()).any(|bytes| bytes == STRUCTURED);
+        let remedy = if is_structured {
+            "an event in structured mode needs the content type application/cloudevents+json"
+        } else {
+            "read records that are no CloudEvents with `map_records`"
+        };
+        Err(format!("the CloudEvents attributes {version}, {id}, {source} and {kind} are missing; {remedy}"))
+    }
+
     /// An attribute without which there is no event.
     pub(super) fn required(&self, name: &str) -> Result<&str, String> {
         let missing = || format!("the CloudEvents attribute {}{name} is missing", self.prefix);
