@@ -18,7 +18,7 @@ create table if not exists outbox_schema (
 -- backslashes, and without U+007F: so said it costs nothing that could be measured, where a regular expression would be compiled for each statement.
 --
 -- `position` and `number` are taken from the stripe's row in outbox_stripe, under its lock, in the transaction that writes the message: see the
--- README for the two statements with which any program appends.
+-- page of the book on MySQL for the two statements with which any program appends.
 create table if not exists outbox_message (
     route          varbinary(64) not null default 'default',
     position       bigint not null,

@@ -45,6 +45,21 @@ async fn the_statements_of_the_book_append_a_message() {
     }
 }
 
+#[tokio::test]
+async fn the_statements_of_the_book_append_messages_without_a_key() {
+    for fixture in both().await {
+        let statements = statements().replace("@key = 'order-1'", "@key = null");
+        for _ in 0..4 {
+            fixture.server.query(&fixture.url, &format!("start transaction; {statements}; commit"));
+        }
+        let relay = relay(&fixture.store).await;
+        let read = messages(&fetch(&fixture.store, relay).await);
+        let ids: std::collections::BTreeSet<_> = read.iter().map(|stored| stored.message.id).collect();
+        assert_eq!(ids.len(), 4);
+        assert!(read.iter().all(|stored| stored.message.key.is_none()));
+    }
+}
+
 /// On a route whose stripes do not exist yet.
 #[tokio::test]
 async fn the_statements_of_the_book_make_the_stripe_of_a_new_route() {
