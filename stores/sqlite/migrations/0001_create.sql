@@ -27,7 +27,7 @@ create table outbox_message (
     id             blob not null default (randomblob(16))
                    constraint id_is_a_uuid_of_16_bytes check (typeof(id) = 'blob' and length(id) = 16),
     route          text not null default 'default'
-                   constraint route_has_1_to_64_bytes
+                   constraint route_is_text_of_1_to_64_bytes
                    check (typeof(route) = 'text' and length(cast(route as blob)) between 1 and 64)
                    constraint route_has_no_control_characters
                    check (route not glob cast(x'2a5b012d1f7f2dc29f5d2a' as text) and instr(route, cast(x'00' as text)) = 0),
@@ -35,17 +35,17 @@ create table outbox_message (
                    constraint bucket_is_null_or_0_to_255
                    check (bucket is null or (typeof(bucket) = 'integer' and bucket between 0 and 255)),
     topic          text not null
-                   constraint topic_has_1_to_249_bytes
+                   constraint topic_is_text_of_1_to_249_bytes
                    check (typeof(topic) = 'text' and length(cast(topic as blob)) between 1 and 249)
                    constraint topic_has_no_control_characters
                    check (topic not glob cast(x'2a5b012d1f7f2dc29f5d2a' as text) and instr(topic, cast(x'00' as text)) = 0),
     key            text
-                   constraint key_is_null_or_has_1_to_255_bytes
+                   constraint key_is_null_or_text_of_1_to_255_bytes
                    check (key is null or (typeof(key) = 'text' and length(cast(key as blob)) between 1 and 255))
                    constraint key_has_no_control_characters
                    check (key is null or (key not glob cast(x'2a5b012d1f7f2dc29f5d2a' as text) and instr(key, cast(x'00' as text)) = 0)),
     event_type     text not null
-                   constraint event_type_has_1_to_255_bytes
+                   constraint event_type_is_text_of_1_to_255_bytes
                    check (typeof(event_type) = 'text' and length(cast(event_type as blob)) between 1 and 255)
                    constraint event_type_has_no_control_characters
                    check (event_type not glob cast(x'2a5b012d1f7f2dc29f5d2a' as text) and instr(event_type, cast(x'00' as text)) = 0),
@@ -53,7 +53,7 @@ create table outbox_message (
                    constraint schema_version_counts_from_1
                    check (typeof(schema_version) = 'integer' and schema_version between 1 and 4294967295),
     content_type   text not null default 'application/json'
-                   constraint content_type_has_1_to_255_bytes
+                   constraint content_type_is_text_of_1_to_255_bytes
                    check (typeof(content_type) = 'text' and length(cast(content_type as blob)) between 1 and 255)
                    constraint content_type_has_no_control_characters
                    check (content_type not glob cast(x'2a5b012d1f7f2dc29f5d2a' as text) and instr(content_type, cast(x'00' as text)) = 0),
@@ -62,7 +62,7 @@ create table outbox_message (
                    constraint headers_are_a_json_object
                    check (length(headers) = 0 or trim(cast(headers as text), cast(x'20090a0d' as text)) glob '{*}'),
     payload        blob not null default (x'')
-                   constraint payload_has_at_most_15_mib
+                   constraint payload_is_text_or_a_blob_of_at_most_15_mib
                    check (typeof(payload) in ('blob', 'text') and length(cast(payload as blob)) <= 15728640),
     occurred_at    integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000)
                    constraint occurred_at_is_in_microseconds
@@ -193,10 +193,10 @@ create table outbox_scheduled (
     number         integer primary key autoincrement,
     due_at         integer not null
                    constraint due_at_is_in_microseconds check (typeof(due_at) = 'integer'),
-    id             blob not null
+    id             blob not null default (randomblob(16))
                    constraint id_is_a_uuid_of_16_bytes check (typeof(id) = 'blob' and length(id) = 16),
-    route          text not null
-                   constraint route_has_1_to_64_bytes
+    route          text not null default 'default'
+                   constraint route_is_text_of_1_to_64_bytes
                    check (typeof(route) = 'text' and length(cast(route as blob)) between 1 and 64)
                    constraint route_has_no_control_characters
                    check (route not glob cast(x'2a5b012d1f7f2dc29f5d2a' as text) and instr(route, cast(x'00' as text)) = 0),
@@ -204,34 +204,34 @@ create table outbox_scheduled (
                    constraint bucket_is_null_or_0_to_255
                    check (bucket is null or (typeof(bucket) = 'integer' and bucket between 0 and 255)),
     topic          text not null
-                   constraint topic_has_1_to_249_bytes
+                   constraint topic_is_text_of_1_to_249_bytes
                    check (typeof(topic) = 'text' and length(cast(topic as blob)) between 1 and 249)
                    constraint topic_has_no_control_characters
                    check (topic not glob cast(x'2a5b012d1f7f2dc29f5d2a' as text) and instr(topic, cast(x'00' as text)) = 0),
     key            text
-                   constraint key_is_null_or_has_1_to_255_bytes
+                   constraint key_is_null_or_text_of_1_to_255_bytes
                    check (key is null or (typeof(key) = 'text' and length(cast(key as blob)) between 1 and 255))
                    constraint key_has_no_control_characters
                    check (key is null or (key not glob cast(x'2a5b012d1f7f2dc29f5d2a' as text) and instr(key, cast(x'00' as text)) = 0)),
     event_type     text not null
-                   constraint event_type_has_1_to_255_bytes
+                   constraint event_type_is_text_of_1_to_255_bytes
                    check (typeof(event_type) = 'text' and length(cast(event_type as blob)) between 1 and 255)
                    constraint event_type_has_no_control_characters
                    check (event_type not glob cast(x'2a5b012d1f7f2dc29f5d2a' as text) and instr(event_type, cast(x'00' as text)) = 0),
-    schema_version integer not null
+    schema_version integer not null default 1
                    constraint schema_version_counts_from_1
                    check (typeof(schema_version) = 'integer' and schema_version between 1 and 4294967295),
-    content_type   text not null
-                   constraint content_type_has_1_to_255_bytes
+    content_type   text not null default 'application/json'
+                   constraint content_type_is_text_of_1_to_255_bytes
                    check (typeof(content_type) = 'text' and length(cast(content_type as blob)) between 1 and 255)
                    constraint content_type_has_no_control_characters
                    check (content_type not glob cast(x'2a5b012d1f7f2dc29f5d2a' as text) and instr(content_type, cast(x'00' as text)) = 0),
-    headers        blob not null
+    headers        blob not null default (x'')
                    constraint headers_are_bytes_or_text check (typeof(headers) in ('blob', 'text'))
                    constraint headers_are_a_json_object
                    check (length(headers) = 0 or trim(cast(headers as text), cast(x'20090a0d' as text)) glob '{*}'),
-    payload        blob not null
-                   constraint payload_has_at_most_15_mib
+    payload        blob not null default (x'')
+                   constraint payload_is_text_or_a_blob_of_at_most_15_mib
                    check (typeof(payload) in ('blob', 'text') and length(cast(payload as blob)) <= 15728640),
     occurred_at    integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000)
                    constraint occurred_at_is_in_microseconds

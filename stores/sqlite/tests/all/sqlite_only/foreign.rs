@@ -36,6 +36,27 @@ async fn four_columns_are_enough() {
     assert!(age < std::time::Duration::from_secs(60), "{age:?}");
 }
 
+/// By the statement of the book.
+#[tokio::test]
+async fn a_due_time_is_enough_to_schedule_a_message() {
+    let page = include_str!("../../../../../book/src/sqlite.md");
+    let (_, statement) = page.split_once("```sql\ninsert into outbox_scheduled").unwrap();
+    let statement = format!("insert into outbox_scheduled{}", statement.split("```").next().unwrap());
+    let fixture = Fixture::new().await;
+    for statement in [statement.as_str(), &statement.replace("+ 3600000000", "- 1")] {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(statement.to_owned())).execute(fixture.store.pool()).await.unwrap();
+    }
+    let done = fixture.store.maintain(100).await.unwrap();
+    assert_eq!(done.promoted, 1, "the one that is due");
+    let hour = std::time::Duration::from_secs(3_600);
+    let due = done.next_due.unwrap();
+    assert!(due <= hour && due > hour / 2, "{due:?}");
+    let relay = relay(&fixture.store).await;
+    let fetched = messages(&fetch(&fixture.store, relay).await);
+    assert_eq!(fetched.len(), 1);
+    assert_eq!((&*fetched[0].message.event_type, fetched[0].bucket), ("order.reminded", Bucket(62)));
+}
+
 #[tokio::test]
 async fn a_message_without_key_and_bucket_is_placed_by_its_id() {
     let fixture = Fixture::new().await;
@@ -126,10 +147,12 @@ async fn many_rows_without_a_bucket_are_all_read_in_order() {
 async fn what_can_be_no_message_is_refused_where_it_is_written() {
     let fixture = Fixture::new().await;
     for (columns, values, constraint) in [
-        ("topic, event_type", "'', 'e'", "topic_has_1_to_249_bytes"),
-        ("topic, event_type", "'t', ''", "event_type_has_1_to_255_bytes"),
-        ("topic, event_type, key", "'t', 'e', ''", "key_is_null_or_has_1_to_255_bytes"),
+        ("topic, event_type", "'', 'e'", "topic_is_text_of_1_to_249_bytes"),
+        ("topic, event_type", "'t', ''", "event_type_is_text_of_1_to_255_bytes"),
+        ("topic, event_type, key", "'t', 'e', ''", "key_is_null_or_text_of_1_to_255_bytes"),
         ("topic, event_type, key", "'t', 'e', replace(hex(zeroblob(64)), '00', 'éé')", "key_is_null"),
+        ("topic, event_type, key", "'t', 'e', x'61'", "key_is_null_or_text"),
+        ("topic, event_type, payload", "'t', 'e', 5", "payload_is_text_or_a_blob"),
         (
             "topic, event_type, id",
             "'t', 'e', '0190b6a0-0000-7000-8000-000000000000'",
@@ -138,18 +161,22 @@ async fn what_can_be_no_message_is_refused_where_it_is_written() {
         ("topic, event_type, bucket", "'t', 'e', 256", "bucket_is_null_or_0_to_255"),
         ("topic, event_type, schema_version", "'t', 'e', 0", "schema_version_counts_from_1"),
         ("topic, event_type, occurred_at", "'t', 'e', '2026-11-21'", "occurred_at_is_in_microseconds"),
-        ("topic, event_type, payload", "'t', 'e', zeroblob(15728641)", "payload_has_at_most_15_mib"),
+        (
+            "topic, event_type, payload",
+            "'t', 'e', zeroblob(15728641)",
+            "payload_is_text_or_a_blob_of_at_most_15_mib",
+        ),
         (
             "topic, event_type, payload",
             "'t', 'e', replace(hex(zeroblob(4194304)), '00', 'éé')",
-            "payload_has",
+            "payload_is_text",
         ),
         (
             "topic, event_type, payload",
             "'t', 'e', 'x' || char(0) || replace(hex(zeroblob(10485760)), '00', 'xx')",
-            "payload_has_at_most_15_mib",
+            "payload_is_text_or_a_blob_of_at_most_15_mib",
         ),
-        ("topic, event_type, route", "'t', 'e', ''", "route_has_1_to_64_bytes"),
+        ("topic, event_type, route", "'t', 'e', ''", "route_is_text_of_1_to_64_bytes"),
         ("topic, event_type, position", "'t', 'e', -5", "position_is_given_by_the_database"),
         ("topic, event_type", "'t' || char(10), 'e'", "topic_has_no_control_characters"),
         ("topic, event_type", "'t', 'e' || char(127)", "event_type_has_no_control_characters"),
@@ -173,7 +200,7 @@ async fn what_can_be_no_message_is_not_scheduled() {
     let columns = "due_at, id, route, topic, key, event_type, schema_version, content_type, headers, payload";
     for (values, constraint) in [
         ("'r', 't', char(10), 'e', 1, 'c', '', ''", "key_has_no_control_characters"),
-        ("'r', '', 'k', 'e', 1, 'c', '', ''", "topic_has_1_to_249_bytes"),
+        ("'r', '', 'k', 'e', 1, 'c', '', ''", "topic_is_text_of_1_to_249_bytes"),
         ("'r', 't', 'k', 'e', 0, 'c', '', ''", "schema_version_counts_from_1"),
         ("'r', 't', 'k', 'e', 1, 'c', '[1]', ''", "headers_are_a_json_object"),
     ] {
