@@ -142,6 +142,42 @@ async fn the_function_takes_a_payload_of_every_type() {
     assert_eq!(payloads, [&b"[1]"[..], b"[1]", b"[1]", b"[1]", b"[1]", b"[1]", b""]);
 }
 
+/// JDBC sends each text as `varchar`, and by the book headers with a cast.
+#[tokio::test]
+async fn the_function_takes_the_types_of_jdbc() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let call = |headers: &str| {
+        format!(
+            "select outbox_append(topic => 'orders'::varchar, key => 'a'::varchar, event_type => 'x'::varchar, \
+             payload => '[1]'::varchar, schema_version => 2::integer, id => gen_random_uuid(), headers => {headers})"
+        )
+    };
+    fixture.run(&call("'{\"tenant\":\"acme\"}'::varchar::jsonb")).await;
+    let mut connection = fixture.connection().await;
+    let refused = sqlx::raw_sql(sqlx::AssertSqlSafe(call("'{}'::varchar"))).execute(&mut connection).await;
+    assert!(refused.unwrap_err().to_string().contains("outbox_append"), "what the book says of it");
+    let relay = relay(&fixture.store).await;
+    let read = messages(&fetch(&fixture.store, relay).await);
+    assert_eq!((read.len(), read[0].message.headers.get("tenant")), (1, Some("acme")));
+}
+
+/// Attributes of `CloudEvents` have no columns of their own.
+#[tokio::test]
+async fn headers_say_the_attributes_of_a_message() {
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture
+        .run(
+            r#"select outbox_append('customers', 'customer.deleted', key => 'c-1',
+               headers => '{"ce-subject":"line-1","ce-tenantid":"acme","ce-tombstone":"true"}')"#,
+        )
+        .await;
+    let relay = relay(&fixture.store).await;
+    let read = messages(&fetch(&fixture.store, relay).await);
+    let message = &read[0].message;
+    assert_eq!((message.subject(), message.extension("tenantid")), (Some("line-1"), Some("acme")));
+    assert!(message.is_tombstone());
+}
+
 #[tokio::test]
 async fn what_could_never_be_a_message_is_refused_with_its_name() {
     let Some(fixture) = Fixture::new().await else { return };
