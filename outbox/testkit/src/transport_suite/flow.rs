@@ -1,15 +1,17 @@
 //! Flow control: limits on deliveries, and times without any.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use outbox_contract::TransportErrorKind;
-use outbox_contract::backend::{Delivery, Received, Subscription};
-use tokio::time::timeout;
+use outbox_contract::backend::{Delivery, Received, Stored, Subscription};
+use outbox_contract::{Topic, TransportErrorKind};
+use tokio::time::{sleep, timeout};
 
 use super::receiver::{Log, Receiver, received, stored_ids, subscription};
 use super::sender::{Sender, message};
 use super::{PATIENCE, TransportHarness};
+use crate::suite::not_applicable;
 
 /// A prefetch of 0 is refused: nothing could ever be delivered.
 pub async fn a_prefetch_of_zero_is_refused<H: TransportHarness>(harness: &H) {
@@ -102,17 +104,7 @@ pub async fn a_paused_unit_delivers_nothing_and_loses_nothing<H: TransportHarnes
     let (topic, log) = (harness.topic().await, Log::default());
     let receiver = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
     let sender = Sender::new(harness.transport());
-    // One message of many keys tells in which unit each key is.
-    let keys: Vec<String> = (0..32).map(|key| format!("key-{key}")).collect();
-    let first: Vec<_> = keys.iter().map(|key| sender.store(message(&topic, key))).collect();
-    let sending = sender.start(&first);
-    let mut deliveries = Vec::new();
-    while deliveries.len() < first.len() {
-        let more = receiver.deliveries().await;
-        receiver.acknowledge(&more).await;
-        deliveries.extend(more);
-    }
-    sending.finish().await;
+    let (first, deliveries) = one_of_many_keys(&receiver, &sender, &topic).await;
     let paused = deliveries[0].tag.unit.clone();
     let key_in = |in_it: bool| {
         let delivery = deliveries.iter().find(|it| (it.tag.unit == paused) == in_it);
@@ -144,6 +136,129 @@ pub async fn a_paused_unit_delivers_nothing_and_loses_nothing<H: TransportHarnes
     receiver.finish(&waiting).await;
     waiting_sent.finish().await;
     log.assert_complete_and_in_order(&all);
+}
+
+/// Sends one message of many keys, and receives them: their deliveries tell in which unit each key
+/// is.
+async fn one_of_many_keys(
+    receiver: &Receiver,
+    sender: &Sender,
+    topic: &Topic,
+) -> (Vec<Arc<Stored>>, Vec<Delivery>) {
+    let keys: Vec<String> = (0..32).map(|key| format!("key-{key}")).collect();
+    let sent: Vec<_> = keys.iter().map(|key| sender.store(message(topic, key))).collect();
+    let sending = sender.start(&sent);
+    let mut deliveries = Vec::new();
+    while deliveries.len() < sent.len() {
+        let more = receiver.deliveries().await;
+        receiver.acknowledge(&more).await;
+        deliveries.extend(more);
+    }
+    sending.finish().await;
+    (sent, deliveries)
+}
+
+/// A unit that is paused while more of it waits than the prefetch takes up no room of the others.
+pub async fn a_paused_unit_leaves_room_for_the_others<H: TransportHarness>(harness: &H) {
+    const PREFETCH: usize = 4;
+    if !harness.capabilities().units {
+        return not_applicable::<H>("a topic has one ordering unit");
+    }
+    let (topic, log) = (harness.topic().await, Log::default());
+    let member = subscription("reader", &topic).with_prefetch(PREFETCH);
+    let receiver = Receiver::join(&*harness.transport(), member, &log).await;
+    let sender = Sender::new(harness.transport());
+    let (mut all, deliveries) = one_of_many_keys(&receiver, &sender, &topic).await;
+    let paused = deliveries[0].tag.unit.clone();
+    let other = deliveries.iter().find(|it| it.tag.unit != paused);
+    let other = received(other.expect("32 keys are in several units of the topic")).order_key();
+
+    let waiting = sender.messages(&topic, &[received(&deliveries[0]).order_key().as_str()], 3 * PREFETCH);
+    let waiting_sent = sender.start(&waiting);
+    // Time to arrive at the member, which does not ask for them.
+    sleep(harness.quiet()).await;
+    receiver.inner().pause(std::slice::from_ref(&paused)).await.expect("a unit can be paused");
+    let others = sender.messages(&topic, &[other.as_str()], 2 * PREFETCH);
+    let others_sent = sender.start(&others);
+    let finished = timeout(PATIENCE / 2, receiver.finish(&others)).await;
+    assert!(finished.is_ok(), "what waits in the paused unit {paused} holds up another unit");
+    others_sent.finish().await;
+
+    receiver.inner().resume(&[paused]).await.expect("a unit can be resumed");
+    receiver.finish(&waiting).await;
+    waiting_sent.finish().await;
+    all.extend(waiting.into_iter().chain(others));
+    log.assert_complete_and_in_order(&all);
+}
+
+/// An acknowledgment that comes while `next` waits for room wakes it.
+pub async fn an_acknowledgement_makes_room_for_a_next_that_waits<H: TransportHarness>(harness: &H) {
+    let (topic, log) = (harness.topic().await, Log::default());
+    let member = subscription("reader", &topic).with_prefetch(1);
+    let receiver = Receiver::join(&*harness.transport(), member, &log).await;
+    let sender = Sender::new(harness.transport());
+    let messages = sender.messages(&topic, &["a"], 5);
+    let sending = sender.start(&messages);
+    let mut in_hand = receiver.receive(1).await;
+    while log.len() < messages.len() {
+        let acknowledge = receiver.acknowledge(&in_hand);
+        let next = beside(harness, receiver.deliveries(), acknowledge, "the acknowledgment made room").await;
+        in_hand = next;
+    }
+    receiver.acknowledge(&in_hand).await;
+    sending.finish().await;
+    log.assert_complete_and_in_order(&messages);
+}
+
+/// A unit that is resumed while `next` waits wakes it.
+pub async fn a_resumed_unit_wakes_a_next_that_waits<H: TransportHarness>(harness: &H) {
+    let (topic, log) = (harness.topic().await, Log::default());
+    let receiver = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
+    let sender = Sender::new(harness.transport());
+    let first = sender.messages(&topic, &["a"], 1);
+    let first_sent = sender.start(&first);
+    let came = receiver.receive(1).await;
+    receiver.acknowledge(&came).await;
+    first_sent.finish().await;
+
+    let unit = came[0].tag.unit.clone();
+    receiver.inner().pause(std::slice::from_ref(&unit)).await.expect("a unit can be paused");
+    let waiting = sender.messages(&topic, &["a"], 3);
+    let sending = sender.start(&waiting);
+    let units = [unit];
+    let resume = async { receiver.inner().resume(&units).await.expect("a unit can be resumed") };
+    let next = beside(harness, receiver.deliveries(), resume, "the unit was resumed").await;
+    receiver.acknowledge(&next).await;
+    receiver.finish(&waiting).await;
+    sending.finish().await;
+    log.assert_complete_and_in_order(&[first, waiting].concat());
+}
+
+/// A drain that comes while `next` waits ends it.
+pub async fn a_drain_ends_a_next_that_waits<H: TransportHarness>(harness: &H) {
+    let (topic, log) = (harness.topic().await, Log::default());
+    let receiver = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
+    let sender = Sender::new(harness.transport());
+    let messages = sender.messages(&topic, &["a"], 1);
+    tokio::join!(sender.deliver(&messages), receiver.finish(&messages));
+    let ended = async { while !matches!(receiver.next().await, Received::Ended) {} };
+    beside(harness, ended, receiver.drain(), "the subscription was drained").await;
+    receiver.close().await;
+}
+
+/// Returns what a `next` answers beside which this happens, once it has waited for a while.
+async fn beside<H: TransportHarness, T>(
+    harness: &H,
+    next: impl Future<Output = T>,
+    happens: impl Future<Output = ()>,
+    what: &str,
+) -> T {
+    let happens = async {
+        sleep(harness.quiet()).await;
+        happens.await;
+    };
+    let both = timeout(PATIENCE / 2, async { tokio::join!(next, happens).0 }).await;
+    both.unwrap_or_else(|_| panic!("{what} beside a next that waits, and both did not return"))
 }
 
 /// A `next` that is dropped before it has an answer loses nothing.

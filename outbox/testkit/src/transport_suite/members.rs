@@ -223,3 +223,22 @@ pub async fn nothing_is_said_behind_the_end<H: TransportHarness>(harness: &H) {
     }
     first.close().await;
 }
+
+/// A `subscribe` that is dropped before it is done has not joined, or leaves again: another member
+/// gets every unit.
+pub async fn a_subscribe_that_is_dropped_leaves_no_member<H: TransportHarness>(harness: &H) {
+    let (topic, log) = (harness.topic().await, Log::default());
+    let transport = harness.transport();
+    for wait in [0, 1, 3, 10, 30] {
+        let subscribe = transport.subscribe(subscription("reader", &topic));
+        // Polled at least once. One that is done in time leaves as a crash does.
+        drop(timeout(Duration::from_millis(wait), subscribe).await);
+    }
+    let receiver = Receiver::join(&*transport, subscription("reader", &topic), &log).await;
+    let sender = Sender::new(Arc::clone(&transport));
+    let messages: Vec<_> = (0..40).map(|key| sender.store(message(&topic, &format!("key-{key}")))).collect();
+    let sending = sender.start(&messages);
+    receiver.finish(&messages).await;
+    sending.finish().await;
+    log.assert_complete_and_in_order(&messages);
+}

@@ -111,6 +111,7 @@ macro_rules! __transport_properties {
                 a_polite_stop_with_a_full_prefetch_loses_and_reorders_nothing
                 what_was_revoked_is_said_before_the_end
                 nothing_is_said_behind_the_end
+                a_subscribe_that_is_dropped_leaves_no_member
             }
             flow {
                 a_prefetch_of_zero_is_refused
@@ -118,6 +119,10 @@ macro_rules! __transport_properties {
                 no_more_than_the_prefetch_is_unacknowledged
                 the_prefetch_is_bounded_in_bytes_too
                 a_paused_unit_delivers_nothing_and_loses_nothing
+                a_paused_unit_leaves_room_for_the_others
+                an_acknowledgement_makes_room_for_a_next_that_waits
+                a_resumed_unit_wakes_a_next_that_waits
+                a_drain_ends_a_next_that_waits
                 a_next_that_is_dropped_loses_nothing
             }
         }

@@ -1,7 +1,7 @@
 //! The receiving side of the suite: members that record their deliveries in one log, and the checks
 //! of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,13 +16,23 @@ pub(super) struct Receiver {
     deliveries: Box<dyn Deliveries>,
     member: usize,
     log: Log,
+    told: Mutex<Told>,
+}
+
+/// What a member was told of its units.
+#[derive(Default)]
+struct Told {
+    /// The last delivery of each unit.
+    last: BTreeMap<Unit, Tag>,
+    /// Units that were revoked since their last delivery.
+    revoked: BTreeSet<Unit>,
 }
 
 impl Receiver {
     /// Joins a consumer.
     pub(super) async fn join(transport: &dyn Transport, subscription: Subscription, log: &Log) -> Self {
         let deliveries = transport.subscribe(subscription).await.expect("a valid subscription is taken");
-        Self { deliveries, member: log.new_member(), log: log.clone() }
+        Self { deliveries, member: log.new_member(), log: log.clone(), told: Mutex::default() }
     }
 
     pub(super) fn inner(&self) -> &dyn Deliveries {
@@ -31,6 +41,13 @@ impl Receiver {
 
     /// Receives the next event and records it.
     pub(super) async fn next(&self) -> Received {
+        let next = self.try_next().await;
+        next.unwrap_or_else(|| {
+            panic!("nothing came within {PATIENCE:?}; so far {} deliveries came", self.log.len())
+        })
+    }
+
+    async fn try_next(&self) -> Option<Received> {
         let next = async {
             loop {
                 match self.deliveries.next().await {
@@ -40,27 +57,29 @@ impl Receiver {
                 }
             }
         };
-        let Ok(received) = timeout(PATIENCE, next).await else {
-            panic!("nothing came within {PATIENCE:?}; so far {} deliveries came", self.log.len());
-        };
+        let received = timeout(PATIENCE, next).await.ok()?;
         self.write_down(&received);
-        received
+        Some(received)
     }
 
     pub(super) fn write_down(&self, received: &Received) {
-        if let Received::Deliveries(deliveries) = received {
-            assert!(!deliveries.is_empty(), "deliveries are never an empty list");
-            self.log.extend(self.member, deliveries);
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        match received {
+            Received::Deliveries(deliveries) => {
+                assert!(!deliveries.is_empty(), "deliveries are never an empty list");
+                deliveries.iter().for_each(|delivery| told.hear(&delivery.tag));
+                self.log.extend(self.member, deliveries);
+            }
+            Received::Revoked(units) => told.revoked.extend(units.iter().cloned()),
+            _ => {}
         }
     }
 
     /// Receives the next deliveries, skipping revocations before them.
     pub(super) async fn deliveries(&self) -> Vec<Delivery> {
         loop {
-            match self.next().await {
-                Received::Deliveries(deliveries) => return deliveries,
-                Received::Revoked(_) => {}
-                other => panic!("deliveries were expected, {other:?} came"),
+            if let Some(deliveries) = deliveries_of(self.next().await) {
+                return deliveries;
             }
         }
     }
@@ -77,8 +96,12 @@ impl Receiver {
     /// Receives and acknowledges until each of these messages was logged, by any member.
     pub(super) async fn finish(&self, messages: &[Arc<Stored>]) {
         while !self.log.has_all(messages) {
-            let deliveries = self.deliveries().await;
-            self.acknowledge(&deliveries).await;
+            let Some(received) = self.try_next().await else {
+                panic!("nothing came within {PATIENCE:?}, and {}", self.log.missing(messages));
+            };
+            if let Some(deliveries) = deliveries_of(received) {
+                self.acknowledge(&deliveries).await;
+            }
         }
     }
 
@@ -105,6 +128,33 @@ impl Receiver {
 
     pub(super) async fn close(self) {
         self.deliveries.close().await.expect("a subscription can be closed");
+    }
+}
+
+/// The deliveries among what is received; `None`: it is a revocation.
+fn deliveries_of(received: Received) -> Option<Vec<Delivery>> {
+    match received {
+        Received::Deliveries(deliveries) => Some(deliveries),
+        Received::Revoked(_) => None,
+        other => panic!("deliveries were expected, {other:?} came"),
+    }
+}
+
+impl Told {
+    fn hear(&mut self, tag: &Tag) {
+        let is_revoked = self.revoked.remove(&tag.unit);
+        let Some(last) = self.last.insert(tag.unit.clone(), tag.clone()) else { return };
+        if last.incarnation == tag.incarnation && !is_revoked {
+            assert!(
+                last.number < tag.number,
+                "the numbers of deliveries grow along a unit, but {tag:?} came behind {last:?}"
+            );
+        } else {
+            assert!(
+                last.incarnation < tag.incarnation && is_revoked,
+                "a revocation comes before a later ownership, which has a larger incarnation, but {tag:?} came behind {last:?}"
+            );
+        }
     }
 }
 
@@ -141,8 +191,7 @@ impl Log {
 
     /// Returns the number of members that received something.
     pub(super) fn members(&self) -> usize {
-        let members: std::collections::BTreeSet<usize> =
-            self.lock().entries.iter().map(|(member, _)| *member).collect();
+        let members: BTreeSet<usize> = self.lock().entries.iter().map(|(member, _)| *member).collect();
         members.len()
     }
 
@@ -152,8 +201,20 @@ impl Log {
     }
 
     fn has_all(&self, messages: &[Arc<Stored>]) -> bool {
-        let ids: std::collections::BTreeSet<MessageId> = self.ids().into_iter().collect();
+        let ids: BTreeSet<MessageId> = self.ids().into_iter().collect();
         messages.iter().all(|stored| ids.contains(&stored.message.id))
+    }
+
+    /// Says which messages did not arrive.
+    fn missing(&self, messages: &[Arc<Stored>]) -> String {
+        let came: BTreeSet<MessageId> = self.ids().into_iter().collect();
+        let missing: Vec<_> = messages.iter().filter(|stored| !came.contains(&stored.message.id)).collect();
+        let first = missing.first().map(|stored| (stored.position.0, stored.message.key_id()));
+        format!(
+            "{} of {} messages did not arrive; the first (sequence and key): {first:?}",
+            missing.len(),
+            messages.len()
+        )
     }
 
     /// Asserts that every message arrived and no other, and that the first deliveries of each key

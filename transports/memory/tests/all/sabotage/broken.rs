@@ -45,6 +45,10 @@ pub(crate) enum Sabotage {
     TakesAnySubscription,
     EndsBeforeRevocations,
     SpeaksBehindTheEnd,
+    TakesOneCallAtATime,
+    StaysWhenDropped,
+    NumbersBackwards,
+    KeepsRevocationsToItself,
 }
 
 pub(crate) struct BrokenHarness {
@@ -203,7 +207,13 @@ impl TransportLayer for Broken {
             _ => {}
         }
         let inner = self.inner.subscribe(subscription).await?;
+        let mut joined = Joined { inner: Some(inner), stays: self.sabotage == Sabotage::StaysWhenDropped };
+        if joined.stays {
+            tokio::task::yield_now().await;
+        }
+        let Some(inner) = joined.inner.take() else { unreachable!("it has just joined") };
         let deliveries = BrokenDeliveries {
+            calls: tokio::sync::Mutex::new(()),
             inner: Mutex::new(Some(inner.into())),
             sabotage: self.sabotage,
             seen: Mutex::new(BTreeMap::new()),
@@ -235,7 +245,23 @@ impl Drop for OutOfTurn<'_> {
     }
 }
 
+/// A member whose subscribe is under way.
+struct Joined {
+    inner: Option<Box<dyn Deliveries>>,
+    stays: bool,
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        if self.stays {
+            std::mem::forget(self.inner.take());
+        }
+    }
+}
+
 struct BrokenDeliveries {
+    /// Held by the call that runs, where calls don't run beside each other.
+    calls: tokio::sync::Mutex<()>,
     // `None` after it has left.
     inner: Mutex<Option<Arc<dyn Deliveries>>>,
     sabotage: Sabotage,
@@ -249,6 +275,17 @@ impl BrokenDeliveries {
     fn inner(&self) -> Option<Arc<dyn Deliveries>> {
         self.inner.lock().unwrap().clone()
     }
+
+    async fn turn(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        if self.sabotage == Sabotage::TakesOneCallAtATime { Some(self.calls.lock().await) } else { None }
+    }
+
+    /// Numbers that fall along a unit, if that is the sabotage; the same again gives the old one.
+    fn renumber(&self, tag: &mut Tag) {
+        if self.sabotage == Sabotage::NumbersBackwards {
+            tag.number = u64::MAX - tag.number;
+        }
+    }
 }
 
 #[async_trait]
@@ -258,7 +295,12 @@ impl Deliveries for BrokenDeliveries {
         if self.sabotage == Sabotage::EndsBeforeRevocations && self.drained.load(Ordering::Relaxed) {
             return Ok(Received::Ended);
         }
+        let _turn = self.turn().await;
         let mut received = inner.next().await?;
+        while self.sabotage == Sabotage::KeepsRevocationsToItself && matches!(received, Received::Revoked(_))
+        {
+            received = inner.next().await?;
+        }
         let is_end = matches!(received, Received::Ended);
         let again = is_end && self.has_ended.fetch_or(true, Ordering::Relaxed);
         if again && self.sabotage == Sabotage::SpeaksBehindTheEnd {
@@ -276,6 +318,7 @@ impl Deliveries for BrokenDeliveries {
                 let (incarnation, numbers) = seen.entry(delivery.tag.unit.clone()).or_default();
                 *incarnation = delivery.tag.incarnation;
                 numbers.push(delivery.tag.number);
+                self.renumber(&mut delivery.tag);
                 if self.sabotage == Sabotage::LeavesOutTheOrigin {
                     delivery.origin = None;
                 }
@@ -290,7 +333,8 @@ impl Deliveries for BrokenDeliveries {
 
     async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
         let Some(inner) = self.inner() else { return Ok(()) };
-        let tags: Vec<Tag> = match self.sabotage {
+        let _turn = self.turn().await;
+        let mut tags: Vec<Tag> = match self.sabotage {
             // Releases the prefetch anyway, so that only the crash shows the missing
             // acknowledgment.
             Sabotage::LosesAcknowledgements => return Ok(()),
@@ -313,6 +357,7 @@ impl Deliveries for BrokenDeliveries {
             }
             _ => tags.to_vec(),
         };
+        tags.iter_mut().for_each(|tag| self.renumber(tag));
         inner.acknowledge(&tags).await
     }
 
@@ -324,6 +369,7 @@ impl Deliveries for BrokenDeliveries {
     }
 
     async fn resume(&self, units: &[Unit]) -> Result<(), TransportError> {
+        let _turn = self.turn().await;
         match self.inner() {
             Some(inner) => inner.resume(units).await,
             None => Ok(()),
@@ -331,6 +377,7 @@ impl Deliveries for BrokenDeliveries {
     }
 
     async fn drain(&self) -> Result<(), TransportError> {
+        let _turn = self.turn().await;
         self.drained.store(true, Ordering::Relaxed);
         if self.sabotage == Sabotage::LeavesWhenDrained {
             drop(self.inner.lock().unwrap().take());

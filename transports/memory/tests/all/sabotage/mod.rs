@@ -84,7 +84,7 @@ caught! {
     a_crash_that_loses_is_caught: ForgetsRedelivery,
         by members::first_deliveries_keep_their_order_while_members_come_and_crash, saying "nothing came within";
     a_takeover_that_starts_with_the_newest_is_caught: StartsWithTheNewest,
-        by members::first_deliveries_keep_their_order_while_members_come_and_crash, saying "first deliveries of key";
+        by members::first_deliveries_keep_their_order_while_members_come_and_crash, saying "the numbers of deliveries grow along a unit";
     units_that_move_before_the_acknowledgement_are_caught: LeavesWhenDrained,
         by members::a_polite_stop_with_a_full_prefetch_loses_and_reorders_nothing, saying "came again";
     a_prefetch_that_is_exceeded_is_caught: IgnoresThePrefetch,
@@ -101,6 +101,18 @@ caught! {
         by members::what_was_revoked_is_said_before_the_end, saying "the end was said before the revocation";
     a_word_behind_the_end_is_caught: SpeaksBehindTheEnd,
         by members::nothing_is_said_behind_the_end, saying "the end is the last word";
+    a_member_that_stays_when_its_subscribe_is_dropped_is_caught: StaysWhenDropped,
+        by members::a_subscribe_that_is_dropped_leaves_no_member, saying "messages did not arrive";
+    a_revocation_that_is_not_said_is_caught: KeepsRevocationsToItself,
+        by acknowledge::a_stale_acknowledgement_is_ignored, saying "nothing came within";
+    numbers_that_fall_along_a_unit_are_caught: NumbersBackwards,
+        by order::messages_of_a_key_keep_their_order_within_a_batch, saying "the numbers of deliveries grow along a unit";
+    an_acknowledgement_that_waits_for_a_next_is_caught: TakesOneCallAtATime,
+        by flow::an_acknowledgement_makes_room_for_a_next_that_waits, saying "the acknowledgment made room beside a next";
+    a_resume_that_waits_for_a_next_is_caught: TakesOneCallAtATime,
+        by flow::a_resumed_unit_wakes_a_next_that_waits, saying "the unit was resumed beside a next";
+    a_drain_that_waits_for_a_next_is_caught: TakesOneCallAtATime,
+        by flow::a_drain_ends_a_next_that_waits, saying "the subscription was drained beside a next";
     a_next_that_loses_when_dropped_is_caught: LosesADroppedNext,
         by flow::a_next_that_is_dropped_loses_nothing, saying "nothing came within";
 }
