@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::backend::{Bucket, BucketSet, Scope, Step, Then};
+use outbox_contract::backend::{Bucket, BucketSet, RelayId, Scope, Step, Then};
 use outbox_contract::{Admin, KeyId, Store};
 
 use super::StoreHarness;
@@ -85,6 +85,25 @@ pub async fn muted_parts_are_not_due<H: StoreHarness>(harness: &H) {
     assert_eq!(keys(&relay.due_with(&request).await), [b]);
     request.muted = vec![Scope::Everything];
     assert!(relay.due_with(&request).await.keys.is_empty());
+}
+
+/// A key that the request leaves out is none that is due next: a relay would ask again at once, for
+/// as long as the key is left out.
+pub async fn a_key_that_is_left_out_is_not_due_next<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let a = failing(&relay, "orders", "a", 1, NOW).await;
+    let request = relay.due_request();
+    let (mut worked_on, mut muted, mut elsewhere, mut unasked) =
+        (request.clone(), request.clone(), request.clone(), request.clone());
+    worked_on.except = vec![a.clone()];
+    muted.muted = vec![Scope::Topic(topic("orders"))];
+    elsewhere.relay = RelayId::new();
+    unasked.buckets = BucketSet::ALL.without(&BucketSet::from_iter([a.bucket()]));
+    for request in [worked_on, muted, elsewhere, unasked] {
+        let due = relay.due_with(&request).await;
+        assert_eq!((keys(&due), due.next), (Vec::new(), None), "{request:?}");
+    }
 }
 
 /// The answer holds no more keys than the limit, and reports that there are more.

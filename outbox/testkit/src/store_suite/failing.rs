@@ -325,8 +325,8 @@ pub async fn a_key_whose_last_parked_message_is_buried_flows<H: StoreHarness>(ha
 pub async fn a_message_that_is_gone_is_neither_parked_nor_buried<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 2).await;
     relay.settle(&stored[..1]).await;
-    let fail = relay.key_transition(&key, None, fail_step(&stored[..1], 1, NOW));
-    assert_eq!(relay.transition(fail).await, Transitioned::Stale);
+    let fail = relay.key_transition(&key, None, fail_step(&stored, 1, NOW));
+    assert_eq!(relay.transition(fail).await, Transitioned::Stale, "with another one behind it");
     let bury = relay.key_transition(&key, None, bury_step(&stored[0], "rejected"));
     assert_eq!(relay.transition(bury).await, Transitioned::Stale);
     assert!(parked(&*relay.store).await.is_empty());

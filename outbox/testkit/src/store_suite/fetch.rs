@@ -66,7 +66,7 @@ pub async fn the_first_row_comes_whatever_it_has<H: StoreHarness>(harness: &H) {
 
 /// A complete fetch reports that it has looked as far as there are rows, even rows of other routes
 /// and other relays. So no relay reads them again. It never reports this of rows that it was cut
-/// short of, or was not allowed to see.
+/// short of, or was not allowed to see, nor of positions that are yet to be given out.
 pub async fn a_fetch_says_how_far_it_has_looked<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -75,6 +75,13 @@ pub async fn a_fetch_says_how_far_it_has_looked<H: StoreHarness>(harness: &H) {
 
     let whole = relay.fetch_with(&relay.fetch_request()).await;
     assert!(whole.reached == Position::START || whole.reached >= last, "{} and {last}", whole.reached);
+    write(&*store, messages("orders", "a", 1)).await;
+    let later = relay.read().await.last().expect("another row").position;
+    assert!(
+        whole.reached < later,
+        "relays read on behind {}, which a fetch has reached: they would pass {later}, which was written later",
+        whole.reached
+    );
     let mut cut = relay.fetch_request();
     cut.limit = 2;
     assert_eq!(relay.fetch_with(&cut).await.reached, Position::START, "it was cut short");
@@ -223,6 +230,22 @@ pub async fn muted_rows_come_bare_and_count_as_rows<H: StoreHarness>(harness: &H
     let cut: Vec<Position> = fetched.rows.iter().map(FetchedRow::position).collect();
     assert_eq!(cut, [rows[0].position(), rows[1].position()], "{:?}", fetched.rows);
     assert!(fetched.full);
+}
+
+/// A row of a failing key in a muted scope is muted: a relay parks nothing of what is paused.
+pub async fn rows_of_failing_keys_are_muted_with_their_scope<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    write(&*store, messages("orders", "a", 2)).await;
+    let stored = relay.read().await;
+    relay.fail(&stored[..1], LATER).await;
+    let mut request = relay.fetch_request();
+    for muted in [Scope::Everything, Scope::Topic(topic("orders")), Scope::Key(stored[0].message.key_id())] {
+        request.muted = vec![muted];
+        let rows = relay.fetch_with(&request).await.rows;
+        let is_muted = matches!(&rows[..], [FetchedRow::Muted(at)] if *at == stored[1].position);
+        assert!(is_muted, "with {:?} muted: {rows:?}", request.muted);
+    }
 }
 
 /// A relay that owns nothing reads nothing.

@@ -13,6 +13,7 @@
 
 pub mod append;
 pub mod audit;
+pub mod cancellation;
 pub mod dead_letters;
 pub mod due;
 pub mod failing;
@@ -133,6 +134,7 @@ macro_rules! __store_properties {
                 a_scope_reads_only_its_topic_or_key
                 a_message_without_a_key_is_read_by_its_id
                 muted_rows_come_bare_and_count_as_rows
+                rows_of_failing_keys_are_muted_with_their_scope
                 only_the_owner_of_a_bucket_reads_it
                 two_relays_read_disjoint_parts
                 an_expired_lease_reads_nothing
@@ -221,6 +223,7 @@ macro_rules! __store_properties {
                 the_longest_due_key_comes_first
                 keys_that_are_worked_on_are_left_out
                 muted_parts_are_not_due
+                a_key_that_is_left_out_is_not_due_next
                 no_more_keys_are_given_than_asked_for
                 the_oldest_parked_messages_are_given
                 due_messages_stop_at_the_limit_of_bytes
@@ -295,6 +298,10 @@ macro_rules! __store_properties {
                 a_forgotten_message_takes_its_turn
                 thousands_are_forgotten_call_by_call
             }
+            cancellation {
+                a_step_that_is_dropped_half_way_is_whole_or_nothing
+                a_commit_that_is_dropped_half_way_is_whole_or_nothing
+            }
             identity {
                 programs_that_start_at_once_find_one_identity
                 another_outbox_has_another_identity
@@ -358,7 +365,7 @@ mod tests {
 
     #[test]
     fn every_property_of_the_suite_is_in_the_list() {
-        let sources = sources! { "append" "order" "stripes" "fetch" "lease" "settle" "failing" "rules" "fence" "due" "operators" "dead_letters" "schedule" "inbox" "handled" "identity" "overview" "audit" "upkeep" };
+        let sources = sources! { "append" "order" "stripes" "fetch" "lease" "settle" "failing" "rules" "fence" "due" "operators" "dead_letters" "schedule" "inbox" "handled" "cancellation" "identity" "overview" "audit" "upkeep" };
         assert_listed(LISTED, sources);
     }
 }

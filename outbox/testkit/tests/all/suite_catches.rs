@@ -7,8 +7,8 @@ use std::panic::AssertUnwindSafe;
 use crate::broken_store::{Broken, Bug};
 use futures_util::FutureExt;
 use outbox_testkit::store_suite::{
-    append, audit, dead_letters, due, failing, fence, fetch, handled, identity, inbox, lease, operators,
-    order, overview, schedule, settle, stripes, upkeep,
+    append, audit, cancellation, dead_letters, due, failing, fence, fetch, handled, identity, inbox, lease,
+    operators, order, overview, schedule, settle, stripes, upkeep,
 };
 
 /// Asserts that a test of the suite fails on the store with this bug. It must pass on the same
@@ -72,6 +72,10 @@ catches! { fresh_with:
         BelievesLateMarks, lease::an_expired_lease_keeps_its_mark;
     the_suite_catches_an_expired_lease_that_comes_back_under_its_epoch:
         KeepsEpochs, lease::a_relay_that_slept_through_its_lease_acquires_again;
+    the_suite_catches_a_failing_key_that_is_not_muted:
+        ForgetsMuted, fetch::rows_of_failing_keys_are_muted_with_their_scope;
+    the_suite_catches_a_fetch_that_says_it_has_read_what_is_yet_to_come:
+        ReachesTheEnd, fetch::a_fetch_says_how_far_it_has_looked;
     the_suite_catches_a_fetch_that_hides_a_missing_lease:
         HidesMissingLeases, fetch::a_fetch_says_when_a_lease_is_missing;
     the_suite_catches_a_cut_fetch_that_hides_a_missing_lease:
@@ -104,12 +108,20 @@ catches! { fresh_with:
         GivesParkedBackwards, failing::later_messages_are_parked_behind_the_earlier_ones;
     the_suite_catches_parking_that_forgets_rows:
         ParksFirstOnly, failing::parking_passes_over_rows_that_are_not_there;
+    the_suite_catches_followers_that_are_parked_behind_nothing:
+        ParksBehindTheGone, failing::a_message_that_is_gone_is_neither_parked_nor_buried;
+    the_suite_catches_a_step_that_is_done_by_halves:
+        StepsByHalves, cancellation::a_step_that_is_dropped_half_way_is_whole_or_nothing;
+    the_suite_catches_a_commit_that_is_done_by_halves:
+        CommitsByHalves, cancellation::a_commit_that_is_dropped_half_way_is_whole_or_nothing;
     the_suite_catches_a_failure_that_ends_a_hold:
         FailsThroughHolds, operators::a_hold_survives_a_failure;
     the_suite_catches_a_discarded_message_that_is_kept:
         BuriesDiscarded, audit::a_discarded_message_is_gone_and_recorded;
     the_suite_catches_due_keys_that_are_not_muted:
         ForgetsMuted, due::muted_parts_are_not_due;
+    the_suite_catches_a_key_that_is_left_out_and_due_all_the_same:
+        CountsWhatIsLeftOut, due::a_key_that_is_left_out_is_not_due_next;
     the_suite_catches_verbs_that_are_never_invalid:
         AllowsEveryVerb, operators::verbs_on_a_key_that_flows_are_invalid;
     the_suite_catches_a_deduplication_that_is_no_part_of_the_transaction:

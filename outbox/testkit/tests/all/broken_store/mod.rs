@@ -21,6 +21,7 @@ use outbox_testkit::store_suite::{Capabilities, StoreHarness};
 
 mod admin;
 mod bug;
+mod halves;
 mod handled;
 mod transactional;
 
@@ -125,7 +126,13 @@ impl BrokenStore {
             Step::Bury { discard, .. } if self.has(Bug::BuriesDiscarded) => *discard = false,
             Step::Park { .. } | Step::Bury { .. } | Step::Resume { .. } => {}
         }
+        if self.has(Bug::StepsByHalves) {
+            return self.step_by_halves(transition).await;
+        }
         let answer = self.one(transition.clone()).await?;
+        if answer == Transitioned::Stale && self.has(Bug::ParksBehindTheGone) {
+            self.park_behind_the_gone(transition.clone()).await?;
+        }
         match answer {
             Transitioned::LeaseLost if self.has(Bug::TransitionsWithoutLease) => {
                 self.with_some_lease(transition).await
@@ -287,6 +294,9 @@ impl StoreLayer for BrokenStore {
             Some(Bug::GivesNoNumbers) => renumber(&mut fetched.rows, |_| None),
             _ => {}
         }
+        if self.has(Bug::ReachesTheEnd) && fetched.reached != Position::START {
+            fetched.reached = request.until;
+        }
         let hides = self.has(Bug::HidesMissingLeasesOfCutPages) && fetched.full;
         fetched.lapsed &= !self.has(Bug::HidesMissingLeases) && !hides;
         let mut seen = self.seen.lock().unwrap();
@@ -337,6 +347,9 @@ impl StoreLayer for BrokenStore {
     }
 
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
+        if self.has(Bug::CountsWhatIsLeftOut) {
+            return self.due_of_all(request).await;
+        }
         let mut request = request.clone();
         if self.has(Bug::ForgetsMuted) {
             request.muted.clear();

@@ -16,6 +16,9 @@ impl Transactional for BrokenStore {
     }
 
     async fn commit(&self, mut tx: BrokenTx<'static>) -> Committed {
+        if self.has(Bug::CommitsByHalves) {
+            return self.commit_by_halves(tx).await;
+        }
         if !tx.late.is_empty()
             && let Err(error) = self.inner.append(&mut tx.inner, &tx.late).await
         {
@@ -46,7 +49,7 @@ impl Transactional for BrokenStore {
                     outgoing.due = outgoing.due.map(|due| DueTime::At(due.at(senders)));
                 }
             }
-            Some(Bug::WritesAtCommit) => {
+            Some(Bug::WritesAtCommit | Bug::CommitsByHalves) => {
                 tx.late.append(&mut messages);
                 return Ok(());
             }
