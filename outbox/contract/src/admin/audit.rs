@@ -18,7 +18,8 @@ pub struct AuditEntry {
     /// Whoever performed it.
     pub actor: Actor,
     /// The operation: `hold`, `release`, `skip`, `discard`, `requeue`, `requeue_edited`, `replay`,
-    /// `purge`, `pause`, `resume`, `cancel_scheduled` or `renew_identity`.
+    /// `purge`, `pause`, `resume`, `cancel_scheduled`, `renew_identity` or `forget`. `drop`: a
+    /// relay's retry policy deleted a message.
     pub operation: String,
     /// The route that it named. `None`: all routes, or none in particular.
     pub route: Option<Route>,

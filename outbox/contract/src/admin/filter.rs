@@ -33,7 +33,7 @@ pub struct Filter {
     pub route: Option<Route>,
     /// Only of this topic.
     pub topic: Option<Topic>,
-    /// Only of this key.
+    /// Only of this key. That of a message without one is its id.
     pub key: Option<Key>,
     /// Only messages of this [type](crate::Message::event_type). Keys and records of the audit have
     /// none: [`failing_keys`](Admin::failing_keys) and [`audit`](Admin::audit) ignore it.

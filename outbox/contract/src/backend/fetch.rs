@@ -67,11 +67,13 @@ pub struct FetchRequest {
     pub until: Position,
     /// Rows to exclude, because they are in flight. In ascending order.
     pub except: Vec<Position>,
-    /// Scopes whose rows are returned as [`FetchedRow::Muted`], without content.
+    /// Scopes whose rows are returned as [`FetchedRow::Muted`], without content, those of failing
+    /// keys included.
     pub muted: Vec<Scope>,
     /// Maximum number of rows of any kind, at least 1.
     pub limit: usize,
-    /// Maximum bytes of payload and headers together; the first row is always returned.
+    /// Maximum bytes of payload and headers together; the first row is always returned. Rows
+    /// without content use up none.
     pub bytes: usize,
 }
 
@@ -127,9 +129,11 @@ pub struct Fetched {
     pub full: bool,
     /// End of the range that the fetch searched, if beyond the last row: in this snapshot, no
     /// requested row exists between the last row and this position. Later fetches need not scan
-    /// rows of other routes and of other relays' buckets there again. [`Position::START`] if a
-    /// limit cut the fetch short, if the relay did not hold every requested bucket, or if the store
-    /// can't tell.
+    /// rows of other routes and of other relays' buckets there again. Never above
+    /// [`until`](FetchRequest::until), nor above the last position that was given out: relays read
+    /// on behind it, and would pass what is written there later. [`Position::START`] if a limit cut
+    /// the fetch short, if the relay did not hold every requested bucket, or if the store can't
+    /// tell.
     pub reached: Position,
     /// True if the relay did not hold an unexpired lease of every requested bucket. Then missing
     /// rows prove nothing: the relay discards the answer, and fetches again after its next
@@ -281,8 +285,9 @@ impl DueRequest {
 pub struct Due {
     /// The keys, the longest due first.
     pub keys: Vec<DueKey>,
-    /// Time until the next key outside this answer is due. `None`: no such key. Zero: more are due
-    /// now.
+    /// Time until the next key outside this answer is due, of those that the request asks for: not
+    /// an excluded or muted one, nor one of a bucket without its lease. `None`: no such key. Zero:
+    /// more are due now.
     pub next: Option<std::time::Duration>,
 }
 

@@ -301,7 +301,9 @@ pub trait Deliveries: Send + Sync {
     ///   call again, after a pause. Others are final. [`problems`](Self::problems) reports errors
     ///   of one topic or unit, and these delay no other.
     /// - *Cancellation*: safe: nothing is lost, the next call returns it.
-    /// - *Concurrency*: one call at a time. `acknowledge`, `pause` and `resume` may run beside it.
+    /// - *Concurrency*: one call at a time. Every other method but `close` may run beside it, and
+    ///   does not wait for it. What they change wakes a call that waits: room from an
+    ///   acknowledgment, a resumed unit, the end by a drain.
     async fn next(&self) -> Result<Received, TransportError>;
 
     /// Acknowledges finished deliveries, so that the broker does not redeliver them.
@@ -343,8 +345,9 @@ pub trait Deliveries: Send + Sync {
         Vec::new()
     }
 
-    /// Stops dispatching from these units until [`resume`](Self::resume), without losing them. A
-    /// revocation ends the pause of its units. Repeat: harmless.
+    /// Stops dispatching from these units until [`resume`](Self::resume), without losing them.
+    /// Other units continue: what waits of a paused one takes no room of theirs. A revocation ends
+    /// the pause of its units. Repeat: harmless.
     async fn pause(&self, units: &[Unit]) -> Result<(), TransportError>;
 
     /// Dispatches from these units again.

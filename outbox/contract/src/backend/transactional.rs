@@ -18,7 +18,9 @@ use crate::name::{Consumer, Route};
 /// transaction with [`NotInTransaction`](crate::StoreErrorKind::NotInTransaction).
 #[async_trait]
 pub trait Transactional: Store {
-    /// The driver's transaction.
+    /// The driver's transaction. Methods that take one name it `&mut Self::Tx<'_>`, also where the
+    /// type has no lifetime of its own: with its name instead, the compiler says that lifetime
+    /// parameters do not match (E0195).
     type Tx<'t>: Send;
 
     /// The connection that runs statements in a transaction: what the driver's queries take. The

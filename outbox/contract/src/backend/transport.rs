@@ -175,6 +175,9 @@ pub trait Transport: Send + Sync + 'static {
     }
 
     /// Closes connections after sending what was confirmed to be sent. Later calls fail with
-    /// [`Closed`](crate::TransportErrorKind::Closed). Safe to repeat.
+    /// [`Closed`](crate::TransportErrorKind::Closed), and a later publish reports the route as
+    /// [`Unavailable`](crate::backend::Outcome::Unavailable). Safe to repeat.
+    ///
+    /// Close the members of consumers before: those that are left may fail, or continue.
     async fn close(&self);
 }
