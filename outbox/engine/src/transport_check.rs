@@ -12,19 +12,25 @@ pub(crate) const EVERY: Duration = Duration::from_secs(60);
 /// Result of the last check that had one. Shared by who checks and who is asked for health.
 #[derive(Debug, Default)]
 pub(crate) struct TransportCheck {
-    // Held for a few instructions.
+    // Held for a few instructions, as the other one.
     wrong: Mutex<Option<String>>,
+    /// Why the last check had no answer.
+    unanswered: Mutex<Option<String>>,
 }
 
 impl TransportCheck {
-    /// Checks the transport. An outage is no result: other parts report it.
+    /// Checks the transport. An outage says nothing about its settings.
     pub(crate) async fn look(&self, transport: &dyn Transport, limit: Duration) {
-        let Ok(checked) = tokio::time::timeout(limit, transport.check()).await else { return };
+        let Ok(checked) = tokio::time::timeout(limit, transport.check()).await else {
+            return self.is_unanswered(format!("no answer within {limit:?}"));
+        };
         let found = match checked {
             Ok(()) => None,
-            Err(error) if error.is_retryable() || error.kind() == TransportErrorKind::Closed => return,
+            Err(error) if error.is_retryable() => return self.is_unanswered(error.to_string()),
+            Err(error) if error.kind() == TransportErrorKind::Closed => return,
             Err(error) => Some(error.to_string()),
         };
+        *self.unanswered.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let unsafe_settings = metrics::gauge!(metric::UNSAFE_SETTINGS, "transport" => transport.name());
         unsafe_settings.set(f64::from(u8::from(found.is_some())));
         let before =
@@ -43,6 +49,16 @@ impl TransportCheck {
             ),
             _ => {}
         }
+    }
+
+    /// Records why a check had no answer.
+    pub(crate) fn is_unanswered(&self, why: String) {
+        *self.unanswered.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    }
+
+    /// Returns why the last check had no answer, if it had none.
+    pub(crate) fn unanswered(&self) -> Option<String> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns what is wrong, for a health check.

@@ -220,20 +220,24 @@ impl RelayBuilder {
         answered_in_time(self.config.store_timeout, "check", self.store.check())
             .await
             .map_err(StartError::Store)?;
+        let mut unanswered = Vec::with_capacity(routes.len());
         for (route, transport) in &routes {
+            let mut why = None;
             if let Err(error) = reached_in_time(self.config.publish_timeout, transport.check()).await {
                 if !error.is_retryable() {
                     return Err(StartError::Transport(route.clone(), error));
                 }
                 tracing::warn!(%route, %error, "transport unreachable; starting anyway, will keep retrying");
+                why = Some(error.to_string());
             }
+            unanswered.push(why);
         }
         let source: Arc<str> = self.source_in_force().await.map_err(StartError::Store)?.into();
         let relay = self.id.unwrap_or_else(RelayId::new);
         let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
         let mut contexts = Vec::new();
         let mut supervisors: Vec<(Arc<Context>, ActorRef<RouteMsg>)> = Vec::new();
-        for (number, (route, transport)) in (0u64..).zip(routes) {
+        for ((number, (route, transport)), unanswered) in (0u64..).zip(routes).zip(unanswered) {
             let context = Context::new(
                 Arc::clone(&self.store),
                 transport,
@@ -248,6 +252,9 @@ impl RelayBuilder {
                 Some(giving_way) => context.of_inbox(Arc::clone(giving_way)),
                 None => context,
             });
+            if let Some(why) = unanswered {
+                context.checked.is_unanswered(why);
+            }
             contexts.push(Arc::clone(&context));
             let supervisor = RouteSupervisor { context: Arc::clone(&context) };
             let (supervisor, _) = Actor::spawn(None, supervisor, ())

@@ -1,7 +1,7 @@
 //! Context of a route: shared by all its actors.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,6 +39,8 @@ pub(crate) struct Context {
     pub(crate) unserved: UnservedRoutes,
     /// Settings of the broker.
     pub(crate) checked: TransportCheck,
+    // Messages that were confirmed when the transport did not answer a check.
+    confirmed_then: AtomicU64,
     pub(crate) tenure: Tenure,
     /// Decision to leave what is stored to newer members of a consumer.
     pub(crate) giving_way: Arc<GivingWay>,
@@ -86,6 +88,7 @@ impl Context {
             counters: Counters::new(route.clone()),
             unserved: UnservedRoutes::new(started, config.store_timeout),
             checked: TransportCheck::default(),
+            confirmed_then: AtomicU64::new(0),
             tenure: Tenure::default(),
             giving_way: Arc::default(),
             paused: AtomicBool::new(false),
@@ -154,6 +157,21 @@ impl Context {
     /// Returns true if the transport answered a check since the last call.
     pub(crate) fn take_transport_answers(&self) -> bool {
         self.transport_answers.load(Ordering::Acquire) && self.transport_answers.swap(false, Ordering::AcqRel)
+    }
+
+    /// Checks the transport, as at the start.
+    pub(crate) async fn check_transport(&self) {
+        self.checked.look(&*self.transport, self.config.publish_timeout).await;
+        if self.checked.unanswered().is_some() {
+            self.confirmed_then.store(self.counters.delivered(), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns why the transport did not answer the last check, unless it has confirmed a message
+    /// since.
+    pub(crate) fn unanswered(&self) -> Option<String> {
+        let is_last = self.counters.delivered() == self.confirmed_then.load(Ordering::Relaxed);
+        self.checked.unanswered().filter(|_| is_last)
     }
 
     /// Returns the unconfirmed batches.

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use outbox_contract::backend::{Backlog, Unserved};
+use outbox_contract::duration::in_two_units as age;
 
 use super::context::Context;
 use super::maintenance::advice;
@@ -35,7 +36,7 @@ impl Health {
             |status, kind, reason: String| self.add(status, kind, format!("route {route}: {reason}"));
         if !context.tenure.holds(now) {
             let since = now.saturating_sub(context.tenure.renewed());
-            let reason = format!("leases were last renewed {since:.1?} ago; nothing is published");
+            let reason = format!("leases were last renewed {} ago; nothing is published", age(since));
             add(Status::Unhealthy, ReasonKind::Leases, reason);
         }
         if counters.keeps_failing(now) {
@@ -46,8 +47,12 @@ impl Health {
             let away = now.saturating_sub(since);
             let status = if away > config.lease { Status::Unhealthy } else { Status::Degraded };
             let why = counters.why_away().unwrap_or_else(|| "it does not answer".to_owned());
-            let reason = format!("the transport has been unavailable for {away:.1?}: {why}");
+            let reason = format!("the transport has been unavailable for {}: {why}", age(away));
             add(status, ReasonKind::Outage, reason);
+        } else if let Some(why) = context.unanswered() {
+            // Nothing was sent that would tell.
+            let reason = format!("the transport did not answer a check: {why}");
+            add(Status::Degraded, ReasonKind::Outage, reason);
         }
         if let Some(reason) = context.checked.reason() {
             add(Status::Degraded, ReasonKind::BrokerSettings, reason);
@@ -77,7 +82,7 @@ impl Health {
         if is_long(measured, config.observe_every) {
             let (span, error) = (now.saturating_sub(measured), counters.unmeasured());
             let error = error.unwrap_or_else(|| "no answer".to_owned());
-            let reason = format!("measuring the backlog has been failing for {span:.1?}: {error}");
+            let reason = format!("measuring the backlog has been failing for {}: {error}", age(span));
             self.add(Status::Unhealthy, ReasonKind::Unmeasured, format!("route {route}: {reason}"));
         }
         match &backlog {
@@ -90,11 +95,10 @@ impl Health {
         if let Some(maintained) = counters.last_maintained().map(|at| at.max(context.started))
             && is_long(maintained, config.maintain_every)
         {
-            let (span, error) = (now.saturating_sub(maintained), counters.unmaintained());
-            let error = error.unwrap_or_else(|| "no answer".to_owned());
+            let error = counters.unmaintained().unwrap_or_else(|| "no answer".to_owned());
             let reason = format!(
-                "maintenance has been failing for {span:.1?}, scheduled messages and expired rows \
-                 wait: {error}"
+                "maintenance has been failing for {}, scheduled messages and expired rows wait: {error}",
+                age(now.saturating_sub(maintained))
             );
             self.add(Status::Degraded, ReasonKind::Maintenance, format!("route {route}: {reason}"));
         }
@@ -105,14 +109,14 @@ impl Health {
     fn examine_below(&mut self, context: &Context) {
         let now = context.now();
         let Some(found) = context.counters.below(now) else { return };
-        let (first, last) = (now.saturating_sub(found.first), now.saturating_sub(found.last));
-        let (route, looks, cause) = (&context.route, found.looks, found.cause);
+        let [first, last] = [found.first, found.last].map(|at| age(now.saturating_sub(at)));
+        let (route, looks, cause) = (&context.route, count(found.looks, "check"), found.cause);
         self.add(
             Status::Degraded,
             ReasonKind::BelowCursor,
             format!(
                 "route {route}: messages stood below the position up to which the relay had read, found \
-                 first {first:.1?} ago and last {last:.1?} ago, by {looks} checks; they are delivered; \
+                 first {first} ago and last {last} ago, by {looks}; they are delivered; \
                  {cause}"
             ),
         );
@@ -121,42 +125,27 @@ impl Health {
     fn examine_backlog(&mut self, context: &Context, backlog: &Backlog) {
         let route = &context.route;
         let is_old = |age: &Duration| *age > context.config.unhealthy_age;
-        if let Some(age) = backlog.oldest_pending_age.filter(is_old) {
-            self.add(
-                Status::Unhealthy,
-                ReasonKind::OldestAge,
-                format!("route {route}: the oldest message has been waiting for {age:.1?}"),
-            );
-        } else if let Some(age) = backlog.oldest_age.filter(is_old) {
-            self.add(
-                Status::Degraded,
-                ReasonKind::OldestAge,
-                format!("route {route}: the oldest message of failing keys has been waiting for {age:.1?}"),
-            );
+        if let Some(oldest) = backlog.oldest_pending_age.filter(is_old) {
+            let reason = format!("the oldest message has been waiting for {}", age(oldest));
+            self.add(Status::Unhealthy, ReasonKind::OldestAge, format!("route {route}: {reason}"));
+        } else if let Some(oldest) = backlog.oldest_age.filter(is_old) {
+            let reason = format!("the oldest message of failing keys has been waiting for {}", age(oldest));
+            self.add(Status::Degraded, ReasonKind::OldestAge, format!("route {route}: {reason}"));
         }
         if backlog.held_keys > 0 {
-            let held = backlog.held_keys;
-            self.add(
-                Status::Degraded,
-                ReasonKind::HeldKeys,
-                format!("route {route}: {held} held keys wait for an operator"),
-            );
+            let held = count(backlog.held_keys, "held key");
+            let reason = format!("route {route}: waiting for an operator: {held}");
+            self.add(Status::Degraded, ReasonKind::HeldKeys, reason);
         }
         if backlog.dead > 0 {
-            let (dead, new) = (backlog.dead, context.counters.buried());
-            let reason = format!(
-                "{dead} dead letters wait for an operator to requeue or purge them; \
-                 {new} since this relay started"
-            );
+            let (dead, new) = (count(backlog.dead, "dead letter"), context.counters.buried());
+            let reason = format!("waiting for an operator: {dead}; {new} since this relay started");
             self.add(Status::Degraded, ReasonKind::DeadLetters, format!("route {route}: {reason}"));
         }
         if backlog.unowned_buckets > 0 && context.counters.is_owned() {
-            let unowned = backlog.unowned_buckets;
-            self.add(
-                Status::Degraded,
-                ReasonKind::UnownedBuckets,
-                format!("route {route}: {unowned} buckets with messages have no owner"),
-            );
+            let unowned = count(backlog.unowned_buckets, "bucket");
+            let reason = format!("route {route}: no relay owns {unowned} with messages");
+            self.add(Status::Degraded, ReasonKind::UnownedBuckets, reason);
         }
     }
 
@@ -165,19 +154,19 @@ impl Health {
     fn examine_unserved(&mut self, context: &Context) {
         let now = context.now();
         if let Some((span, error)) = context.unserved.unknown(now) {
-            let reason = format!("check for unserved routes has been failing for {span:.1?}: {error}");
+            let reason = format!("check for unserved routes has been failing for {}: {error}", age(span));
             self.add(Status::Degraded, ReasonKind::UnservedUnknown, reason);
         }
         let unserved = context.unserved.routes(now);
         for found in unserved.iter().take(MAX_NAMED) {
             let Unserved { route, oldest_age, .. } = found;
-            let advice = advice(found);
+            let (oldest, advice) = (age(*oldest_age), advice(found));
             self.add(
                 Status::Degraded,
                 ReasonKind::UnservedRoute,
                 format!(
                     "route {route}: no running relay serves it, and its oldest message has been \
-                     waiting for {oldest_age:.1?}; {advice}"
+                     waiting for {oldest}; {advice}"
                 ),
             );
         }
@@ -187,4 +176,9 @@ impl Health {
             self.add(Status::Degraded, ReasonKind::UnservedRoute, reason);
         }
     }
+}
+
+/// Returns a number with its noun: `1 key`, `2 keys`.
+fn count(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }

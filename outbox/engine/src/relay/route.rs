@@ -315,9 +315,11 @@ impl RouteState {
             Report::GivingUp(buckets) => {
                 tracing::info!(%route, buckets, "rebalancing: giving buckets to another relay")
             }
-            Report::TransportAway(failure) => {
+            Report::TransportAway(failure, is_news) => {
                 counters.transport_is_away(Some(failure.to_string()));
-                tracing::warn!(%route, %failure, "transport unavailable; will keep retrying");
+                if is_news {
+                    tracing::warn!(%route, %failure, "transport unavailable; will keep retrying");
+                }
             }
             Report::TransportSilent => {
                 counters.transport_is_away(None);

@@ -58,7 +58,7 @@ struct Observed {
     maintained: Option<Duration>,
     unmaintained: Option<String>,
     last_error: Option<String>,
-    /// Reason for which the transport became unavailable.
+    /// Latest failure for which the transport counts as unavailable.
     away: Option<String>,
     broken: Vec<String>,
     /// Latest failure of each unavailable topic.
@@ -251,6 +251,11 @@ impl Counters {
         self.observed().owned
     }
 
+    /// Returns the number of messages that the broker confirmed.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Relaxed)
+    }
+
     /// Returns the number of messages that this relay turned into dead letters.
     pub(crate) fn buried(&self) -> u64 {
         self.buried.load(Ordering::Relaxed)
@@ -333,7 +338,7 @@ impl Counters {
         self.observed().away = reason;
     }
 
-    /// Returns the reason for which the transport became unavailable.
+    /// Returns the latest failure for which the transport counted as unavailable.
     pub(crate) fn why_away(&self) -> Option<String> {
         self.observed().away.clone()
     }

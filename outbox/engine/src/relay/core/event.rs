@@ -119,7 +119,8 @@ pub(crate) enum Report {
     TookOver(usize),
     LostBuckets(usize),
     GivingUp(usize),
-    TransportAway(Failure),
+    /// The flag tells whether that is news.
+    TransportAway(Failure, bool),
     TransportSilent,
     TransportBack,
     /// The flag tells whether to log a warning.

@@ -123,9 +123,8 @@ impl Core {
     ) {
         let draw = self.draws.f64();
         if let Some(failure) = unavailable {
-            if self.breaker.unavailable(self.now, draw) {
-                self.report(Report::TransportAway(failure));
-            }
+            let is_news = self.breaker.unavailable(self.now, draw);
+            self.report(Report::TransportAway(failure, is_news));
             return;
         }
         match evidence {

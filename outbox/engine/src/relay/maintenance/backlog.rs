@@ -41,8 +41,8 @@ impl BacklogJob {
     }
 }
 
-/// Checks a transport that counts as unavailable while this relay owns no buckets, or has nothing
-/// to send.
+/// Checks a transport that did not answer the last check, or that counts as unavailable, while this
+/// relay owns no buckets, or has nothing to send.
 ///
 /// Relays whose transport is unavailable lose their buckets to others. Without buckets or messages,
 /// no batch would tell such a relay that its transport is back.
@@ -51,7 +51,13 @@ async fn check_transport(context: &Context) {
     let owns_none = context.counters.buckets.load(Ordering::Relaxed) == 0;
     // A transport that answers a check may still answer no batch.
     let is_idle = context.in_flight().0 == 0 && breaker.is_said_to_be_away();
-    if breaker.away_since().is_none() || !(owns_none || is_idle) {
+    if breaker.away_since().is_none() {
+        if context.unanswered().is_some() && context.in_flight().0 == 0 {
+            context.check_transport().await;
+        }
+        return;
+    }
+    if !(owns_none || is_idle) {
         return;
     }
     let check = context.transport.check();

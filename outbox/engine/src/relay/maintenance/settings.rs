@@ -37,7 +37,7 @@ impl SettingsJob {
     ) -> Result<(), ActorProcessingErr> {
         let look = |context: &Arc<Context>| {
             let context = Arc::clone(context);
-            async move { context.checked.look(&*context.transport, context.config.publish_timeout).await }
+            async move { context.check_transport().await }
         };
         join_all(self.routes.iter().map(look)).await;
         myself.send_after(EVERY, || Check);

@@ -17,11 +17,12 @@ use crate::promises::support::{MS, S, World, key_id, message, of_topic, route, t
 /// Beginnings of reasons, behind their route, each with the kind that programs see.
 const KINDS: &[(&str, ReasonKind)] = &[
     ("the transport has been unavailable", ReasonKind::Outage),
-    ("1 held keys", ReasonKind::HeldKeys),
+    ("the transport did not answer a check", ReasonKind::Outage),
+    ("waiting for an operator: 1 held key", ReasonKind::HeldKeys),
     ("the oldest message has been waiting", ReasonKind::OldestAge),
     ("the oldest message of failing keys has been waiting", ReasonKind::OldestAge),
-    ("1 dead letters", ReasonKind::DeadLetters),
-    ("2 dead letters", ReasonKind::DeadLetters),
+    ("waiting for an operator: 1 dead letter;", ReasonKind::DeadLetters),
+    ("waiting for an operator: 2 dead letters;", ReasonKind::DeadLetters),
     ("topic broken is not published", ReasonKind::Topic),
     ("the relay keeps restarting", ReasonKind::Failing),
     ("leases were last renewed", ReasonKind::Leases),
@@ -56,9 +57,35 @@ async fn an_outage_degrades_then_fails_then_is_over() {
     rig.transport.go_down();
     world.append([message("a")]).await;
     within(S, || says(&relay, Status::Degraded, "the transport has been unavailable for")).await;
-    within(S * 16, || says(&relay, Status::Unhealthy, "the transport has been unavailable for")).await;
+    within(S * 16, || {
+        says(&relay, Status::Unhealthy, "the transport has been unavailable for 15s: an outage")
+    })
+    .await;
     rig.transport.come_back();
     within(S * 12, || relay.health().status == Status::Healthy).await;
+}
+
+/// No message would tell.
+#[tokio::test(start_paused = true)]
+async fn a_transport_that_is_away_while_nothing_is_to_be_sent_degrades() {
+    let world = World::new();
+    let rig = world.rig();
+    rig.transport.go_down();
+    let relay = rig.relay().start().await.unwrap();
+    let away = "the transport did not answer a check: ";
+    tokio::time::sleep(S * 10).await;
+    assert!(says(&relay, Status::Degraded, away), "it was away at the start: {:?}", relay.health());
+    rig.transport.come_back();
+    within(S * 10, || relay.health().status == Status::Healthy).await;
+    tokio::time::sleep(S * 90).await;
+    rig.transport.go_down();
+    within(S * 70, || says(&relay, Status::Degraded, away)).await;
+    tokio::time::sleep(S * 600).await;
+    assert!(says(&relay, Status::Degraded, away), "nothing waits, however long: {:?}", relay.health());
+    rig.transport.come_back();
+    world.append([message("a")]).await;
+    world.drained(S).await;
+    within(S, || relay.health().status == Status::Healthy).await;
 }
 
 /// No batch would tell that the transport is back.
@@ -107,7 +134,7 @@ async fn a_held_key_degrades_until_it_is_released() {
     rig.transport.inject(ids[0], Fault::Failed);
     let hold = RetryPolicy { max_attempts: 1, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
     let relay = rig.relay().retry(hold).start().await.unwrap();
-    within(S * 10, || says(&relay, Status::Degraded, "1 held keys wait for an operator")).await;
+    within(S * 10, || says(&relay, Status::Degraded, "waiting for an operator: 1 held key")).await;
     within(S * 70, || says(&relay, Status::Degraded, "the oldest message of failing keys has been waiting"))
         .await;
     tokio::time::sleep(S * 600).await;
@@ -140,16 +167,16 @@ async fn dead_letters_degrade_until_somebody_has_seen_to_them() {
     let world = World::new();
     let rig = world.rig();
     let relay = rig.relay().start().await.unwrap();
-    for count in 1..=2 {
+    for (count, told) in [(1, "1 dead letter;"), (2, "2 dead letters;")] {
         let ids = world.append([message("a")]).await;
         rig.transport.inject(ids[0], Fault::Rejected);
-        let words = format!("{count} dead letters wait for an operator");
+        let words = format!("waiting for an operator: {told}");
         within(S * 15, || says(&relay, Status::Degraded, &words)).await;
         assert!(says(&relay, Status::Degraded, &format!("{count} since this relay started")));
     }
     // A relay that starts later finds the earlier ones.
     let later = world.rig().relay().start().await.unwrap();
-    within(S * 15, || says(&later, Status::Degraded, "2 dead letters wait for an operator")).await;
+    within(S * 15, || says(&later, Status::Degraded, "waiting for an operator: 2 dead letters")).await;
     assert!(says(&later, Status::Degraded, "0 since this relay started"));
     world.store.purge(&Filter::all_routes()).await.unwrap();
     within(S * 15, || relay.health().status == Status::Healthy).await;
@@ -170,7 +197,8 @@ async fn a_good_start_is_not_said_to_leave_buckets_without_an_owner() {
             relay.observer().backlog().iter().map(|(_, backlog)| backlog.unowned_buckets).sum::<u64>();
         is_measured |= unowned > 0;
         let health = relay.health();
-        assert!(!health.reasons.iter().any(|reason| reason.text.contains("no owner")), "{health:?}");
+        let is_unowned = |reason: &Reason| reason.kind == ReasonKind::UnownedBuckets;
+        assert!(!health.reasons.iter().any(is_unowned), "{health:?}");
     }
     assert!(is_measured, "it was measured before the first lease");
 }
