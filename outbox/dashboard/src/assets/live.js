@@ -20,6 +20,9 @@
     const selected = String(getSelection() || "");
     return document.hidden || chosen || selected || (active && active.matches("input, select, textarea"));
   };
+  const spots = (of) => [...of.querySelectorAll("a, button, summary")];
+  // Names a link by where it leads, and a button by what its form sends.
+  const name = (it) => it.href || [it, ...(it.form ? it.form.elements : [])].map((part) => part.textContent + part.value).join();
   const refresh = async () => {
     if (busy()) return;
     const answer = await fetch(address, { credentials: "same-origin", redirect: "error", headers: { accept: "text/html" } });
@@ -29,7 +32,10 @@
     const old = main();
     const open = [...old.querySelectorAll("details")].map((it) => it.open);
     fresh.querySelectorAll("details").forEach((it, at) => { it.open = open[at] ?? it.open; });
+    const focused = spots(old).find((it) => it === document.activeElement);
     old.replaceWith(fresh);
+    // Who moves by keyboard stays where they were.
+    if (focused) spots(fresh).find((it) => name(it) === name(focused))?.focus({ preventScroll: true });
     note();
   };
   note();

@@ -1,7 +1,7 @@
 //! The story of one key: why it waits, since when, and what to do.
 
 use maud::{Markup, html};
-use outbox::admin::{FailingKey, Filter, Listed, View};
+use outbox::admin::{FailingKey, Filter, Listed, Ownership, View};
 use outbox::{KeyId, Route, Timestamp};
 
 use crate::format::{self, count};
@@ -36,6 +36,8 @@ struct Story {
     dead: Vec<Listed>,
     scheduled: Vec<Listed>,
     history: Vec<Listed>,
+    /// Reason for which messages of the key would wait, whatever they are.
+    held_up: Option<&'static str>,
 }
 
 /// Something that happened to a key, or will.
@@ -43,6 +45,16 @@ struct Event {
     at: Timestamp,
     class: &'static str,
     what: Markup,
+}
+
+/// Returns why messages of a key would wait, if they would.
+fn held_up(ownership: &Ownership, key: &KeyId) -> Option<&'static str> {
+    if ownership.paused.covers(&key.topic) {
+        return Some("Publishing is paused by an operator: its messages wait until it is resumed.");
+    }
+    let owner = ownership.owner(key.bucket())?.owner?;
+    ownership.relay(owner)?.unavailable_since?;
+    Some("The relay that owns its bucket does not reach the broker: its messages wait until it does.")
 }
 
 impl Story {
@@ -60,10 +72,14 @@ impl Story {
         let dead = visit.ask(store.browse(View::DeadLetters, &filter)).await?;
         let scheduled = visit.ask(store.browse(View::Scheduled, &filter)).await?;
         let history = visit.ask(store.browse(View::History, &filter)).await?;
-        Ok(Self { route, key, failing, parked, dead, scheduled, history })
+        let held_up = held_up(&visit.ask(store.ownership(&route)).await?, &key);
+        Ok(Self { route, key, failing, parked, dead, scheduled, history, held_up })
     }
 
     fn why(&self) -> String {
+        if let (None, Some(why)) = (&self.failing, self.held_up) {
+            return why.to_owned();
+        }
         match &self.failing {
             Some(key) if key.held && key.last_failure.is_some() => {
                 "The key is held: its first message exhausted its attempts, or an operator holds it. \
@@ -148,6 +164,7 @@ impl Story {
                 all.push(("Next try", next.unwrap_or_else(|| html! { "when an operator releases it" })));
                 all.push(("Parked", html! { (count(key.parked, "message")) }));
             }
+            None if self.held_up.is_some() => all.insert(0, ("State", html! { span.state.warn { "waits" } })),
             None => all.insert(0, ("State", html! { span.state.good { "flows" } })),
         }
         named(&all)

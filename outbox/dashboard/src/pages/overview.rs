@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 use outbox::Timestamp;
-use outbox::admin::{Paused, RouteStatus};
-use outbox::relay::{Backlog, ReasonKind, Status, Unserved};
+use outbox::admin::{Ownership, Paused, RelayStatus, RouteStatus};
+use outbox::relay::{Backlog, ReasonKind, RelayObserver, Status, Unserved};
 
 use crate::format::{self, age, count, number};
 use crate::problem::Problem;
@@ -46,12 +46,20 @@ const HEAD: &[&str] = &[
     "Relays",
 ];
 
+/// A route, with what is known of it.
+struct View {
+    status: RouteStatus,
+    backlog: Backlog,
+    ownership: Ownership,
+}
+
 /// Shows it.
 pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
     let mut routes = Vec::new();
     for status in visit.app.routes().await? {
         let backlog = visit.app.backlog(&status.route).await?;
-        routes.push((status, backlog));
+        let ownership = visit.ask(visit.store().ownership(&status.route)).await?;
+        routes.push(View { status, backlog, ownership });
     }
     let unserved = visit.ask(visit.store().unserved(OLD)).await?;
     let body = html! {
@@ -65,7 +73,7 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
 }
 
 /// Shows what needs attention, or that nothing does.
-fn attention(visit: &Visit, routes: &[(RouteStatus, Backlog)], unserved: &[Unserved]) -> Markup {
+fn attention(visit: &Visit, routes: &[View], unserved: &[Unserved]) -> Markup {
     let mut found: Vec<(&str, Markup)> = Vec::new();
     if let Some(relay) = &visit.app.relay {
         let health = relay.health();
@@ -84,13 +92,16 @@ fn attention(visit: &Visit, routes: &[(RouteStatus, Backlog)], unserved: &[Unser
             },
         ));
     }
-    for (status, backlog) in routes {
+    for View { status, backlog, ownership } in routes {
         let (route, name) = (&status.route, status.route.as_str());
         let is_unserved = unserved.iter().any(|it| it.route == *route);
         if let Some(paused) = paused(&status.paused) {
             let to = visit.to("/topics", &[("route", name)]);
             found
                 .push(("warn", html! { (of(name)) a href=(to) { (paused) } ", until an operator resumes." }));
+        }
+        if let Some(away) = unreachable(visit, name, ownership) {
+            found.push(("bad", html! { (of(name)) (away) }));
         }
         let is_old = |oldest: &Duration| *oldest > OLD && !is_unserved;
         if let Some(oldest) = backlog.oldest_pending_age.filter(is_old) {
@@ -99,6 +110,19 @@ fn attention(visit: &Visit, routes: &[(RouteStatus, Backlog)], unserved: &[Unser
             let what = "the oldest message of failing keys has waited for ";
             found.push(("warn", html! { (of(name)) (what) (age(oldest)) "." }));
         }
+        if backlog.unowned_buckets > 0 && !is_unserved {
+            let (to, unowned) = (visit.to("/relays", &[("route", name)]), backlog.unowned_buckets);
+            let what = count(unowned, "bucket");
+            found.push((
+                "warn",
+                html! { (of(name)) "no relay owns " a href=(to) { (what) } " with messages." },
+            ));
+        }
+        if backlog.retrying_keys > 0 {
+            let (to, what) = (visit.to("/keys", &[("route", name)]), count(backlog.retrying_keys, "key"));
+            let failing = "failing, and being retried: ";
+            found.push(("warn", html! { (of(name)) (failing) a href=(to) { (what) } "." }));
+        }
         if backlog.held_keys > 0 {
             found.push(("warn", decide(visit, name, "/keys", &count(backlog.held_keys, "held key"))));
         }
@@ -106,8 +130,11 @@ fn attention(visit: &Visit, routes: &[(RouteStatus, Backlog)], unserved: &[Unser
             found.push(("warn", decide(visit, name, "/causes", &count(backlog.dead, "dead letter"))));
         }
     }
+    let is_live = |view: &View| view.ownership.relays.iter().any(|relay| relay.live);
     html! {
-        @if found.is_empty() {
+        @if found.is_empty() && !routes.iter().any(is_live) {
+            p.verdict { "Nothing waits for long, but no relay is running." }
+        } @else if found.is_empty() {
             p.verdict.good { "Everything flows. Nothing needs attention." }
         } @else {
             ul.verdict { @for (class, what) in &found { li class=(class) { (what) } } }
@@ -117,6 +144,22 @@ fn attention(visit: &Visit, routes: &[(RouteStatus, Backlog)], unserved: &[Unser
 
 fn of(route: &str) -> Markup {
     html! { "Route " b { bdi { (text::short(route, 64)) } } ": " }
+}
+
+/// Says which relays do not reach their broker. The relay of this process says so itself, and a
+/// member of an inbox has no broker of its own.
+fn unreachable(visit: &Visit, route: &str, ownership: &Ownership) -> Option<Markup> {
+    let own = visit.app.relay.as_ref().map(RelayObserver::id);
+    let is_away = |relay: &&RelayStatus| relay.live && relay.unavailable_since.is_some();
+    let mut away = ownership.relays.iter().filter(is_away).filter(|relay| Some(relay.relay) != own);
+    let first = away.next().filter(|_| !route.starts_with("inbox/"))?;
+    let since = age(ownership.now.since(first.unavailable_since?));
+    let more = away.count() as u64;
+    Some(html! {
+        "the broker is unavailable to the relay "
+        a href=(visit.to("/relays", &[("route", route)])) { bdi { (text::short(&first.label, 60)) } }
+        " (for over " (since) ")" @if more > 0 { " and " (count(more, "other")) } "."
+    })
 }
 
 /// Says what of a route is paused.
@@ -134,10 +177,10 @@ fn decide(visit: &Visit, route: &str, path: &str, what: &str) -> Markup {
 }
 
 /// Shows the figures of all routes.
-fn tiles(visit: &Visit, routes: &[(RouteStatus, Backlog)]) -> Markup {
-    let sum = |figure: fn(&Backlog) -> u64| routes.iter().map(|(_, backlog)| figure(backlog)).sum::<u64>();
-    let more = routes.iter().any(|(_, backlog)| backlog.pending_is_at_least);
-    let oldest = routes.iter().filter_map(|(_, backlog)| backlog.oldest_age).max();
+fn tiles(visit: &Visit, routes: &[View]) -> Markup {
+    let sum = |figure: fn(&Backlog) -> u64| routes.iter().map(|view| figure(&view.backlog)).sum::<u64>();
+    let more = routes.iter().any(|view| view.backlog.pending_is_at_least);
+    let oldest = routes.iter().filter_map(|view| view.backlog.oldest_age).max();
     let failing = sum(|backlog| backlog.retrying_keys + backlog.held_keys);
     let (parked, dead) = (sum(|backlog| backlog.parked), sum(|backlog| backlog.dead));
     let held = sum(|backlog| backlog.held_keys);
@@ -227,7 +270,7 @@ fn charts(visit: &Visit) -> Markup {
     }
 }
 
-fn table(visit: &Visit, routes: &[(RouteStatus, Backlog)], unserved: &[Unserved]) -> Markup {
+fn table(visit: &Visit, routes: &[View], unserved: &[Unserved]) -> Markup {
     let quiet =
         |number: u64| html! { @if number == 0 { span.quiet { "0" } } @else { (format::number(number)) } };
     html! {
@@ -235,7 +278,7 @@ fn table(visit: &Visit, routes: &[(RouteStatus, Backlog)], unserved: &[Unserved]
             table.list {
                 (list::head(HEAD))
                 tbody {
-                    @for (status, backlog) in routes {
+                    @for View { status, backlog, .. } in routes {
                         @let (route, name) = (&status.route, status.route.as_str());
                         tr {
                             td data-name="Route" {

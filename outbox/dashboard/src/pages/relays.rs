@@ -56,7 +56,7 @@ pub(crate) fn routes_as_tabs(visit: &Visit, path: &str, routes: &[RouteStatus], 
 }
 
 fn color(relays: &BTreeMap<RelayId, usize>, relay: RelayId) -> String {
-    format!("r{}", relays.get(&relay).map_or(0, |number| number % COLORS))
+    relays.get(&relay).map_or_else(|| "none".to_owned(), |number| format!("r{}", number % COLORS))
 }
 
 fn numbered(ownership: &Ownership) -> BTreeMap<RelayId, usize> {
@@ -107,7 +107,8 @@ fn relays(visit: &Visit, route: &Route, ownership: &Ownership) -> Markup {
                                         span.state.bad { (ill) }
                                         " for " (age(ownership.now.since(at)))
                                     }
-                                    None => span.quiet { "available" },
+                                    None if status.live => span.quiet { "available" },
+                                    None => span.quiet { "–" },
                                 }
                             }
                         }

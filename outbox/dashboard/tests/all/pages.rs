@@ -10,7 +10,7 @@ use crate::world::{PAGES, World};
 async fn every_page_of_an_empty_outbox_says_what_is_normal() {
     let browser = World::new().browser();
     let empty = [
-        ("/", "Everything flows. Nothing needs attention."),
+        ("/", "Nothing waits for long, but no relay is running."),
         ("/keys", "No key fails or is held."),
         ("/dead", "No dead letters."),
         ("/causes", "No dead letters."),
@@ -33,6 +33,7 @@ async fn every_page_of_a_full_outbox_shows_it() {
     let world = World::full().await;
     let browser = world.browser();
     browser.get("/").await.is(200).says("1 held key").says("1 dead letter").says(">Scheduled<");
+    browser.get("/").await.says("failing, and being retried: ");
     browser.get("/keys").await.is(200).says("no such column: total").says("retrying").says("held");
     browser.get("/dead").await.is(200).says("order 17: no such column").says("exhausted");
     browser.get("/causes").await.is(200).says("order #: no such column");
@@ -42,6 +43,40 @@ async fn every_page_of_a_full_outbox_shows_it() {
     browser.get("/scheduled").await.is(200).says("later");
     browser.get("/relays").await.is(200).says("relay-1").says("live").says("bucket 255");
     browser.get("/topics").await.is(200).says("orders").says("publishing");
+}
+
+#[tokio::test]
+async fn relays_that_do_not_reach_their_broker_need_attention() {
+    let world = World::new();
+    let browser = world.browser();
+    world.serve("shop-1", "default", true).await;
+    browser.get("/").await.is(200).says("Everything flows. Nothing needs attention.");
+    browser.get("/key?topic=orders&key=a").await.is(200).says("The key flows");
+    world.serve("shop-2", "default", false).await;
+    // This one gives way to a newer program.
+    world.serve("billing", "inbox/billing", false).await;
+    let page = browser.get("/").await.is(200).says("the broker is unavailable to the relay");
+    page.says(">shop-2</bdi>").hides("billing</bdi></a> (for").hides("Everything flows");
+    let world = World::new();
+    world.serve("shop-1", "default", false).await;
+    world.browser().get("/key?topic=orders&key=a").await.is(200).says("does not reach the broker");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relay_that_is_gone_has_no_color_of_a_bucket_and_no_transport() {
+    let world = World::new();
+    world.serve("shop-1", "default", true).await;
+    tokio::time::advance(Duration::from_secs(700)).await;
+    let page = world.browser().get("/relays").await.is(200).says("gone").says("shop-1");
+    page.says("swatch none").hides(">available<");
+}
+
+/// Nothing waits for long yet, but it would.
+#[tokio::test]
+async fn messages_that_no_relay_owns_need_attention() {
+    let world = World::new();
+    world.order("waiting").await;
+    world.browser().get("/").await.is(200).says("no relay owns ").says(">1 bucket</a> with messages.");
 }
 
 #[tokio::test(start_paused = true)]
@@ -93,6 +128,7 @@ async fn pauses_need_attention() {
     let browser = world.browser();
     browser.press("/topics", "Pause").await;
     browser.get("/").await.is(200).says("the topic orders is paused");
+    browser.get("/key?topic=orders&key=waiting").await.says("Publishing is paused").hides("The key flows");
     browser.press("/topics", "Pause the route").await;
     browser.get("/").await.is(200).says("the route is paused").hides("the topic orders is paused");
 }

@@ -80,6 +80,14 @@ impl<S: Transactional + Clone> World<S> {
         self.store.lease(&request).await.unwrap().leases
     }
 
+    /// Registers a relay of another program, which reaches its broker or not.
+    pub(crate) async fn serve(&self, label: &str, route: &str, reaches: bool) {
+        let route = Route::new(route).unwrap();
+        let mut request = LeaseRequest::new(RelayId::new(), route, Duration::from_secs(600));
+        (request.label, request.transport_available) = (label.to_owned(), reaches);
+        self.store.lease(&request).await.unwrap();
+    }
+
     /// Returns messages of a view.
     pub(crate) async fn view(&self, view: View) -> Vec<Listed> {
         self.store.browse(view, &Filter::all_routes()).await.unwrap()
