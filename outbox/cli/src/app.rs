@@ -9,7 +9,7 @@ use outbox::{Admin, Store, Transport};
 use crate::args::Global;
 use crate::exit::Failed;
 use crate::open::{self, Database, Missing};
-use crate::out::Out;
+use crate::out::{Out, remark};
 use crate::settings::Settings;
 use crate::{escape, redact};
 
@@ -63,7 +63,11 @@ impl App {
         err.flush()?;
         let mut answer = String::new();
         io::stdin().lock().read_line(&mut answer)?;
-        if matches!(answer.trim(), "y" | "Y" | "yes") { Ok(()) } else { Err(Failed::Interrupted) }
+        if matches!(answer.trim(), "y" | "Y" | "yes") {
+            return Ok(());
+        }
+        remark("not done");
+        Err(Failed::Interrupted)
     }
 }
 
@@ -75,4 +79,25 @@ fn capitalized(text: &str) -> String {
 /// Returns a number with its noun: `1 message`, `2 messages`.
 pub(crate) fn count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
+/// Returns a word that a shell takes as it is.
+pub(crate) fn quoted(word: &str) -> String {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_./:@+,".contains(char);
+    if !word.is_empty() && !word.starts_with('-') && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn a_word_for_a_shell_stays_one_word() {
+        assert_eq!(quoted("order-1"), "order-1");
+        assert_eq!(quoted("$(reboot) it's"), "'$(reboot) it'\\''s'");
+        assert_eq!(quoted("-rf"), "'-rf'");
+    }
 }

@@ -12,7 +12,7 @@ use outbox::admin::Filter;
 use outbox::message::DueTime;
 use outbox::{Consumer, Key, MessageId, Route, Topic};
 
-use crate::exit::CODES;
+use crate::exit::HELP;
 use crate::time::{self, Past};
 
 pub(crate) use canary::{CanaryArgs, VerifyArgs};
@@ -20,7 +20,7 @@ pub(crate) use select::{FilterArgs, MessageFilter, Select, SelectKeys};
 
 /// Shows what waits in an outbox and why, repairs it, and runs its relay
 #[derive(Debug, Parser)]
-#[command(name = "outbox", version, after_help = CODES, propagate_version = true)]
+#[command(name = "outbox", version, after_help = HELP, propagate_version = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,

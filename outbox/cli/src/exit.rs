@@ -8,14 +8,22 @@ use outbox::error::{AppendError, NameError, TransportError, TransportErrorKind};
 use outbox::relay::StartError;
 use outbox::{StoreError, StoreErrorKind};
 
-/// Exit codes, as the help shows them.
-pub(crate) const CODES: &str = "\
+/// Where to begin, and exit codes, as the help shows them.
+pub(crate) const HELP: &str = "\
+When messages wait, begin with:
+  outbox status              the backlog of each route, and what needs attention, with a remedy
+  outbox doctor              settings, database, broker and topics, with a remedy for each finding
+  outbox explain TOPIC KEY   why a key waits, and what to do
+
 Exit codes:
   0    done, and nothing found
   1    failed: the database, the broker or a file did not do what was asked
   2    wrong usage: arguments, configuration, or a confirmation that is missing
   3    done, with findings: something is not healthy, waits for an operator, or was not there
   130  interrupted";
+
+/// Beginning of the line with the remedy of an error.
+const REMEDY: &str = "\nremedy: ";
 
 /// Success of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +61,15 @@ impl Failed {
     /// Creates a usage error.
     pub(crate) fn usage(text: impl Into<String>) -> Self {
         Self::Usage(text.into())
+    }
+
+    /// Returns the text without its remedy, and the remedy if there is one.
+    pub(crate) fn parts(&self) -> (String, Option<String>) {
+        let text = self.to_string();
+        match text.split_once(REMEDY) {
+            Some((text, remedy)) => (text.to_owned(), Some(remedy.to_owned())),
+            None => (text, None),
+        }
     }
 
     /// Creates an error of the outside.
@@ -94,15 +111,15 @@ impl From<io::Error> for Failed {
 impl From<StoreError> for Failed {
     fn from(error: StoreError) -> Self {
         let remedy = match error.kind() {
-            StoreErrorKind::NotMigrated => "\nremedy: create the tables with `outbox migrate`",
-            StoreErrorKind::SchemaTooNew => "\nremedy: use the version of `outbox` that created the tables",
+            StoreErrorKind::NotMigrated => "create or upgrade the tables with `outbox migrate`",
+            StoreErrorKind::SchemaTooNew => "use the version of `outbox` that created the tables",
             StoreErrorKind::NotPermitted => {
-                "\nremedy: correct user, password or database of --store, or have the missing right granted"
+                "correct user, password or database of --store, or have the missing right granted"
             }
-            StoreErrorKind::Unavailable => "\nremedy: check address, network and state of the database",
-            _ => "",
+            StoreErrorKind::Unavailable => "check address, network and state of the database",
+            _ => return Self::Error(error.to_string()),
         };
-        Self::Error(format!("{error}{remedy}"))
+        Self::Error(format!("{error}{REMEDY}{remedy}"))
     }
 }
 

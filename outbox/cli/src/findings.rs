@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use outbox::Route;
-use outbox::admin::{Diagnosis, Ownership};
+use outbox::admin::{Diagnosis, Ownership, Paused, RelayStatus};
 use outbox::relay::{Backlog, Unserved};
 use serde_json::{Value, json};
 
-use crate::app::count;
+use crate::app::{count, quoted};
 use crate::time;
 
 /// Something that needs attention.
@@ -53,8 +53,10 @@ pub(crate) fn of_backlog(route: &Route, backlog: &Backlog, max_age: Duration) ->
         add(
             "old",
             format!("route {route}: the oldest message has been waiting for {}", time::age(age)),
-            "see whether a relay runs and reaches its broker (`outbox doctor`), and which keys fail (`outbox keys list`)"
-                .to_owned(),
+            format!(
+                "see which topics wait (`outbox topics --route {route}`) and whether the broker is ready (`outbox doctor`); \
+                 the relay's log and /health name the cause"
+            ),
         );
     } else if let Some(age) = backlog.oldest_age.filter(is_old) {
         add(
@@ -102,6 +104,64 @@ pub(crate) fn of_backlog(route: &Route, backlog: &Backlog, max_age: Duration) ->
     findings
 }
 
+/// Maximum number of topics or relays that a finding names.
+const NAMED: usize = 5;
+
+/// Returns the first names, and the number of the others.
+fn named(names: &[String]) -> String {
+    let first = names.get(..NAMED).unwrap_or(names).join(", ");
+    let more = names.len().saturating_sub(NAMED);
+    if more == 0 { first } else { format!("{first} and {more} more") }
+}
+
+/// Returns the finding about what operators, or the retry policy, have paused of a route.
+pub(crate) fn of_pauses(route: &Route, paused: &Paused) -> Option<Finding> {
+    let does = if is_inbox(route) { "handled" } else { "published" };
+    let name = quoted(route.as_str());
+    let (text, resume) = match paused.topics.as_slice() {
+        _ if paused.route => {
+            (format!("route {route}: paused; nothing is {does}"), format!("outbox resume --route {name}"))
+        }
+        [] => return None,
+        [topic] => (
+            format!("route {route}: paused, and not {does}: topic {topic}"),
+            format!("outbox resume --route {name} --topic {}", quoted(topic.as_str())),
+        ),
+        topics => {
+            let topics: Vec<String> = topics.iter().map(ToString::to_string).collect();
+            (
+                format!("route {route}: paused, and not {does}: topics {}", named(&topics)),
+                format!("outbox resume --route {name} --topic TOPIC"),
+            )
+        }
+    };
+    let remedy = format!("`{resume}` ends the pause; `outbox audit --route {name}` shows who began it");
+    Some(Finding::new("paused", text, remedy))
+}
+
+/// Returns true if the transport of a route is the handlers of an inbox.
+pub(crate) fn is_inbox(route: &Route) -> bool {
+    route.as_str().starts_with("inbox/")
+}
+
+/// Returns the finding about relays of a route that do not reach their broker. A member of an inbox
+/// has none of its own: it gives way during a deploy.
+pub(crate) fn of_unreachable(route: &Route, ownership: &Ownership) -> Option<Finding> {
+    let away = |relay: &RelayStatus| {
+        let since = relay.unavailable_since.filter(|_| relay.live && !is_inbox(route))?;
+        Some(format!("{} (for over {})", relay.label, time::age(ownership.now.since(since))))
+    };
+    let away: Vec<String> = ownership.relays.iter().filter_map(away).collect();
+    let relays = if away.len() == 1 { "the relay" } else { "relays" };
+    (!away.is_empty()).then(|| {
+        Finding::new(
+            "unreachable",
+            format!("route {route}: the broker is unavailable to {relays} {}", named(&away)),
+            "start the broker, or correct its address where the relay runs; `outbox doctor` checks it from here",
+        )
+    })
+}
+
 /// Returns the finding about relays of a route that would treat one message differently.
 pub(crate) fn of_relays(route: &Route, ownership: &Ownership) -> Option<Finding> {
     let live = || ownership.relays.iter().filter(|relay| relay.live);
@@ -129,7 +189,7 @@ pub(crate) fn of_unserved(unserved: &Unserved) -> Finding {
             .to_owned()
     } else if *route == Route::default() {
         "start a relay: `outbox relay`".to_owned()
-    } else if route.as_str().starts_with("inbox/") {
+    } else if is_inbox(route) {
         "start the program with this inbox: it handles what waits".to_owned()
     } else {
         format!(

@@ -13,7 +13,9 @@ use crate::time;
 /// Returns the head of a list of messages.
 pub(crate) const fn head(view: View) -> &'static [&'static str] {
     match view {
-        View::DeadLetters => &["id", "route", "topic", "key", "type", "died at", "reason", "tries", "error"],
+        View::DeadLetters => {
+            &["id", "route", "topic", "key", "type", "died at", "reason", "attempts", "error"]
+        }
         View::Waiting => &["id", "route", "topic", "key", "type", "position", "appended at"],
         View::Parked => &["id", "route", "topic", "key", "type", "position", "parked at"],
         View::History => &["id", "route", "topic", "key", "type", "position", "delivered at"],
@@ -127,7 +129,7 @@ pub(crate) fn text(view: View, listed: &Listed, form: Form) -> String {
     let message = &listed.stored.message;
     let mut lines = Vec::new();
     let mut add = |name: &str, value: &str| {
-        lines.push(format!("{name:14}{}", escape::short(value, 2_000)));
+        lines.push(format!("{name:16}{}", escape::short(value, 2_000)));
     };
     for (name, value) in summary(view, listed) {
         let value = match value {
@@ -149,8 +151,22 @@ pub(crate) fn text(view: View, listed: &Listed, form: Form) -> String {
         Payload::Text(text) => escape::lines(&text),
         Payload::Hex(text) => text,
     };
-    lines.push(format!("payload\n{payload}"));
+    lines.push(format!("payload\n{}", shortened(&payload)));
     lines.join("\n")
+}
+
+/// Number of characters of a payload that a terminal shows.
+const SHOWN: usize = 16_384;
+
+/// Returns the beginning of a payload, and how much more there is.
+fn shortened(payload: &str) -> String {
+    match payload.char_indices().nth(SHOWN) {
+        Some((end, _)) => {
+            let more = payload.len() - end;
+            format!("{}\n… and {more} bytes more; --json shows all of it", &payload[..end])
+        }
+        None => payload.to_owned(),
+    }
 }
 
 /// A payload as it can be shown.
@@ -183,4 +199,18 @@ fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_payload_leaves_the_terminal_readable() {
+        assert_eq!(shortened("{}"), "{}");
+        let whole = "ü".repeat(SHOWN);
+        assert_eq!(shortened(&whole), whole);
+        let shown = shortened(&format!("{whole}üx"));
+        assert_eq!(shown, format!("{whole}\n… and 3 bytes more; --json shows all of it"));
+    }
 }

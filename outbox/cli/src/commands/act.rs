@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use outbox::admin::{Filter, Listed, MAX_PER_CALL, View};
+use outbox::admin::{Filter, Listed, MAX_PER_CALL, Paused, View};
 use outbox::{Admin, AdminExt, MessageId};
 use serde_json::json;
 
@@ -89,9 +89,15 @@ pub(crate) async fn run(app: &App, action: Action, select: &Select) -> Outcome {
     let missed = chosen.len() as u64 - done.min(chosen.len() as u64);
     let mut text = format!("{} {}", action.done(), count(done, action.noun()));
     if missed > 0 {
-        text.push_str(&format!("; {missed} were gone meanwhile, by another operator or a relay"));
+        let noun = if missed == 1 { "was" } else { "were" };
+        text.push_str(&format!("; {missed} {noun} gone meanwhile, by another operator or a relay"));
     }
     app.out.say(&text, &json!({ "operation": action.name(), "done": done, "gone": missed }))?;
+    if action == Action::Replay && chosen.is_empty() {
+        remark(
+            "the history has no such message: it has what was delivered while relays kept one (--history)",
+        );
+    }
     Ok(Exit::of_findings(missed > 0))
 }
 
@@ -184,17 +190,43 @@ pub(crate) fn bar(length: u64) -> ProgressBar {
 /// Begins or ends a pause.
 pub(crate) async fn pause(app: &App, args: &PauseArgs, paused: bool) -> Outcome {
     let store = app.store().await?;
+    let before = store.ownership(&args.route).await?.paused;
     app.acting(&*store).set_paused(&args.route, args.topic.as_ref(), paused).await?;
     let what = args.topic.as_ref().map_or_else(
         || format!("route {}", args.route),
         |topic| format!("topic {topic} of route {}", args.route),
     );
-    let text = if paused {
-        format!("paused {what}; relays follow at their next heartbeat")
-    } else {
-        format!("resumed {what}; relays follow at their next heartbeat")
+    let was = args.topic.as_ref().map_or(before.route, |topic| before.topics.contains(topic));
+    let text = match (paused, was) {
+        (true, false) => format!("paused {what}; relays follow at their next heartbeat"),
+        (true, true) => format!("{what} was paused already"),
+        (false, true) => format!("resumed {what}; relays follow at their next heartbeat"),
+        (false, false) => format!("{what} was not paused"),
     };
     let topic = args.topic.as_ref().map(|topic| topic.as_str());
-    app.out.say(&text, &json!({ "paused": paused, "route": args.route.as_str(), "topic": topic }))?;
+    app.out.say(
+        &text,
+        &json!({ "paused": paused, "route": args.route.as_str(), "topic": topic, "was_paused": was }),
+    )?;
+    if !paused {
+        still_paused(args, &before);
+    }
     Ok(Exit::Done)
+}
+
+/// Tells what of a route another pause stops, after one has ended: each is apart.
+fn still_paused(args: &PauseArgs, before: &Paused) {
+    let route = args.route.as_str();
+    if before.route && args.topic.is_some() {
+        remark(&format!("the whole route {route} is still paused; resume it without --topic"));
+    }
+    let topics: Vec<&str> = before
+        .topics
+        .iter()
+        .filter(|topic| Some(*topic) != args.topic.as_ref())
+        .map(|it| it.as_str())
+        .collect();
+    if !topics.is_empty() && args.topic.is_none() {
+        remark(&format!("topics of it are still paused: {}; resume each with --topic", topics.join(", ")));
+    }
 }

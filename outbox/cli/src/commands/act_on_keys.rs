@@ -131,8 +131,10 @@ const fn done(operation: KeyOperation) -> &'static str {
 
 fn dry_run(app: &App, operation: KeyOperation, chosen: &[Chosen]) -> Outcome {
     let rows: Vec<Row> = chosen.iter().map(Chosen::row).collect();
-    app.out
-        .list(&["route", "topic", "key", "state", "since", "tries", "waiting", "next try", "error"], &rows)?;
+    app.out.list(
+        &["route", "topic", "key", "state", "since", "attempts", "waiting", "next try", "error"],
+        &rows,
+    )?;
     let messages: u64 = chosen.iter().map(Chosen::parked).sum();
     let what = match operation {
         KeyOperation::Hold | KeyOperation::Release => {

@@ -12,13 +12,14 @@ use outbox::{Consumer, Message, MessageId, Transport};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use crate::app::App;
+use crate::app::{App, count};
 use crate::args::CanaryArgs;
 use crate::commands::canary_left::Left;
 use crate::commands::{act, relay};
 use crate::exit::{Exit, Failed, Outcome};
 use crate::findings::Finding;
 use crate::open::{self, Database};
+use crate::time;
 
 /// Messages of one transaction.
 const BATCH: usize = 100;
@@ -154,10 +155,10 @@ impl Canary {
             };
             let places = self.left.map(|left| format!(": {}", left.text())).unwrap_or_default();
             let text = format!(
-                "{} of {} messages did not arrive within {:?}{places}",
+                "{} of {} did not arrive within {}{places}",
                 self.lost(),
-                self.sent,
-                args.within
+                count(self.sent, "message"),
+                time::age(args.within)
             );
             findings.push(Finding::new("missing", text, remedy));
         }
@@ -166,7 +167,7 @@ impl Canary {
                 "repeats are allowed after a kill or a lost confirmation: handle messages with an inbox";
             findings.push(Finding::new(
                 "repeated",
-                format!("{} messages arrived more than once", self.repeated),
+                format!("{} arrived more than once", count(self.repeated, "message")),
                 remedy,
             ));
         }
@@ -174,7 +175,7 @@ impl Canary {
             let remedy = "a key arrived out of order: does another program publish to this topic, or change its partitions?";
             findings.push(Finding::new(
                 "out-of-order",
-                format!("{} messages arrived out of order", self.out_of_order),
+                format!("{} arrived out of order", count(self.out_of_order, "message")),
                 remedy,
             ));
         }

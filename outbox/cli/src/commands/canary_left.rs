@@ -50,10 +50,10 @@ impl Left {
     pub(crate) fn text(self) -> String {
         let Self { waiting, parked, dead, confirmed } = self;
         let places = [
-            (waiting, "wait in the store, not confirmed by the broker"),
-            (parked, "wait behind a failing key"),
-            (dead, "are dead letters"),
-            (confirmed, "were confirmed by the broker"),
+            (waiting, "in the store, not confirmed by the broker"),
+            (parked, "behind a failing key"),
+            (dead, "dead"),
+            (confirmed, "confirmed by the broker"),
         ];
         let places = places.iter().filter(|(count, _)| *count > 0);
         places.map(|(count, place)| format!("{count} {place}")).collect::<Vec<_>>().join(", ")
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn only_places_with_messages_are_named() {
         let left = Left { waiting: 3, dead: 1, ..Left::default() };
-        assert_eq!(left.text(), "3 wait in the store, not confirmed by the broker, 1 are dead letters");
+        assert_eq!(left.text(), "3 in the store, not confirmed by the broker, 1 dead");
         assert_eq!(left.json()["confirmed"], 0);
     }
 }

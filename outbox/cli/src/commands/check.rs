@@ -60,22 +60,20 @@ pub(crate) async fn doctor(app: &App) -> Outcome {
         Ok(store) => Some(store),
         Err(error @ Failed::Usage(_)) => return Err(error),
         Err(error) => {
-            findings.push(Finding::new(
-                "store",
-                format!("store: {error}"),
-                "correct --store, or start the database",
-            ));
+            findings.push(of_store("store", &error));
             None
         }
     };
-    let mut ready = None;
+    let (mut ready, mut is_served) = (None, false);
     if let Some(store) = &store {
         checked.push("store");
         match Store::check(&**store).await {
             Ok(()) => {
                 ready = Some(&**store);
                 checked.push("backlog");
-                findings.extend(Picture::take(&**store, &[Route::default()], MAX_AGE).await?.findings);
+                let picture = Picture::take(&**store, &[Route::default()], MAX_AGE).await?;
+                is_served = picture.is_served();
+                findings.extend(picture.findings);
                 checked.push("positions");
                 findings.extend(Signs::look(&**store).await?.wrong());
                 checked.push("database");
@@ -86,11 +84,7 @@ pub(crate) async fn doctor(app: &App) -> Outcome {
                 findings.extend(found.iter().map(Finding::of_diagnosis));
                 unchecked.extend(unseen.iter().map(Finding::of_diagnosis));
             }
-            Err(error) => findings.push(Finding::new(
-                "schema",
-                format!("store: {error}"),
-                "create or upgrade the tables with `outbox migrate`, as a user who may",
-            )),
+            Err(error) => findings.push(of_store("schema", &error.into())),
         }
     }
     if app.settings.transport.is_some() || !app.settings.routes.is_empty() {
@@ -99,7 +93,14 @@ pub(crate) async fn doctor(app: &App) -> Outcome {
         findings.extend(examined.findings);
         unchecked.extend(examined.unchecked);
     }
-    report(app, &checked, &findings, &unchecked)
+    report(app, &checked, is_served, (&findings, &unchecked))
+}
+
+/// Returns the finding about a store that is not ready.
+fn of_store(code: &'static str, error: &Failed) -> Finding {
+    let (text, remedy) = error.parts();
+    let remedy = remedy.unwrap_or_else(|| "correct what the error names".to_owned());
+    Finding::new(code, format!("store: {text}"), remedy)
 }
 
 /// Returns the problems of settings that are valid as TOML.
@@ -122,7 +123,12 @@ fn settings(app: &App) -> Vec<Finding> {
 }
 
 /// Shows the findings. What this user may not see is no finding, and not healthy either.
-fn report(app: &App, checked: &[&str], findings: &[Finding], unchecked: &[Finding]) -> Outcome {
+fn report(
+    app: &App,
+    checked: &[&str],
+    is_served: bool,
+    (findings, unchecked): (&[Finding], &[Finding]),
+) -> Outcome {
     let end = Ok(Exit::of_findings(!findings.is_empty()));
     if app.out.is_json() {
         let list = |findings: &[Finding]| findings.iter().map(Finding::json).collect::<Vec<_>>();
@@ -143,7 +149,8 @@ fn report(app: &App, checked: &[&str], findings: &[Finding], unchecked: &[Findin
     }
     let found = findings.len() as u64;
     app.out.text(&match found {
-        0 if unchecked.is_empty() => "all is well".to_owned(),
+        0 if unchecked.is_empty() && is_served => "all is well".to_owned(),
+        0 if unchecked.is_empty() => "all is well, but no relay is running".to_owned(),
         0 => "nothing wrong in what was checked".to_owned(),
         found => count(found, "finding"),
     })?;

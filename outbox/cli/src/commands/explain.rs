@@ -1,20 +1,26 @@
 //! `explain`: why a key waits, and what to do.
 
+use std::time::Duration;
+
 use outbox::admin::{FailingKey, Filter, Listed, MAX_PER_CALL, Ownership, View};
 use outbox::relay::Backlog;
 use outbox::{KeyId, Route};
 use serde_json::{Value, json};
 
-use crate::app::{App, count};
+use crate::app::{App, count, quoted};
 use crate::args::KeyName;
 use crate::commands::{act_on_keys, keys, overview};
 use crate::exit::{Exit, Failed, Outcome};
+use crate::findings::is_inbox;
 use crate::message;
 use crate::open::Database;
 use crate::time;
 
 /// Number of waiting messages that are shown.
 const SHOWN: usize = 5;
+
+/// Age from which a message waits for longer than a relay needs.
+const LATE: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run(app: &App, name: &KeyName) -> Outcome {
     let key = KeyId { topic: name.topic.clone(), key: name.key.clone() };
@@ -56,6 +62,8 @@ struct Story {
     served: bool,
     /// Number of its messages that wait for a relay, as far as a store looks.
     waiting: usize,
+    /// Age of the oldest of these.
+    waits_for: Option<Duration>,
     ownership: Ownership,
 }
 
@@ -77,12 +85,26 @@ impl Story {
         let dead = store.browse(View::DeadLetters, &of_key(MAX_PER_CALL)).await?;
         let scheduled = store.browse(View::Scheduled, &of_key(MAX_PER_CALL)).await?;
         let backlog = store.backlog(&route).await?;
-        let unserved = store.unserved(std::time::Duration::ZERO).await?;
+        let unserved = store.unserved(Duration::ZERO).await?;
         let served = !unserved.iter().any(|unserved| unserved.route == route);
-        let waiting = store.browse(View::Waiting, &of_key(MAX_PER_CALL)).await?.len();
+        let pending = store.browse(View::Waiting, &of_key(MAX_PER_CALL)).await?;
         let ownership = store.ownership(&route).await?;
+        let (waiting, waits_for) =
+            (pending.len(), pending.first().map(|first| ownership.now.since(first.at)));
         let key = key.clone();
-        Ok(Self { key, route, failing, parked, dead, scheduled, backlog, served, waiting, ownership })
+        Ok(Self {
+            key,
+            route,
+            failing,
+            parked,
+            dead,
+            scheduled,
+            backlog,
+            served,
+            waiting,
+            waits_for,
+            ownership,
+        })
     }
 
     /// Returns true if no message of the key was found anywhere.
@@ -93,11 +115,36 @@ impl Story {
 
     /// Returns true if messages of the key are held up.
     fn waits(&self) -> bool {
-        let is_paused = self.ownership.paused.covers(&self.key.topic);
         if self.has_none() && self.backlog.pending < SEARCHED {
             return false;
         }
-        self.failing.is_some() || !self.dead.is_empty() || !self.served || is_paused
+        self.failing.is_some() || !self.dead.is_empty() || self.is_held_up()
+    }
+
+    /// Returns true if messages of the key would wait, whatever they are.
+    fn is_held_up(&self) -> bool {
+        !self.served || self.ownership.paused.covers(&self.key.topic) || self.is_late()
+    }
+
+    /// Returns true if messages of the key wait for longer than a relay needs.
+    fn is_late(&self) -> bool {
+        self.waits_for.is_some_and(|age| age > LATE) || (self.waiting > 0 && self.is_cut_off())
+    }
+
+    /// Returns true if the relay that owns the key's bucket does not reach its broker.
+    fn is_cut_off(&self) -> bool {
+        let owner = self.ownership.owner(self.key.bucket()).and_then(|owner| owner.owner);
+        let relay = owner.and_then(|owner| self.ownership.relay(owner));
+        relay.is_some_and(|relay| relay.unavailable_since.is_some())
+    }
+
+    /// Returns the state of the key in a word.
+    fn state(&self) -> &'static str {
+        match &self.failing {
+            Some(key) => keys::state(key),
+            None if self.waiting > 0 && self.is_held_up() => "waits",
+            None => "flows",
+        }
     }
 
     /// Returns the reason in a sentence or two.
@@ -108,9 +155,12 @@ impl Story {
                     .to_owned()
             }
             Some(key) if key.held => "The key is held by an operator.".to_owned(),
+            Some(key) if key.last_failure.is_none() => {
+                "The first message is retried: an operator released the key, or skipped the failed message.".to_owned()
+            }
             Some(_) => {
-                "The first message of the key fails; the relay tries it again, and the others wait behind it."
-                    .to_owned()
+                let who = if is_inbox(&self.route) { "inbox" } else { "relay" };
+                format!("The first message of the key fails; the {who} tries it again, and the others wait behind it.")
             }
             None if self.has_none() && self.backlog.pending >= SEARCHED => {
                 format!("None of the first {SEARCHED} pending messages of the route is one of this key.")
@@ -123,6 +173,14 @@ impl Story {
             }
             None if self.ownership.paused.covers(&self.key.topic) => {
                 "Publishing is paused by an operator: its messages wait until it is resumed.".to_owned()
+            }
+            None if self.waiting > 0 && self.is_cut_off() => {
+                "The relay that owns its bucket does not reach the broker: its messages wait until it does.".to_owned()
+            }
+            None if self.is_late() => {
+                "The key neither fails nor is held, and its messages wait: the broker or its topic may be unavailable, or \
+                 the relay is behind."
+                    .to_owned()
             }
             None => "The key neither fails nor is held.".to_owned(),
         };
@@ -165,6 +223,12 @@ impl Story {
             let topic = quoted(self.key.topic.as_str());
             remedies.push((format!("outbox resume{route} --topic {topic}"), "publish the topic again"));
         }
+        if self.failing.is_none() && self.is_late() && self.served {
+            remedies.push((
+                "outbox doctor".to_owned(),
+                "see whether the broker is reachable, and the topic exists",
+            ));
+        }
         if !self.served && !self.has_none() {
             remedies.push(("outbox relay".to_owned(), "start a relay of the route"));
         }
@@ -190,35 +254,12 @@ impl Story {
         }
         if self.waiting > 0 {
             let more = if self.waiting >= MAX_PER_CALL { " or more" } else { "" };
-            fields.push(("pending", format!("{}{more}", count(self.waiting as u64, "message"))));
+            let age =
+                self.waits_for.map(|age| format!(", the oldest {}", time::age(age))).unwrap_or_default();
+            fields.push(("pending", format!("{}{more}{age}", count(self.waiting as u64, "message"))));
         }
-        if let Some(key) = &self.failing {
-            fields.push(("state", keys::state(key).to_owned()));
-            fields.push(("since", format!("{} ({} ago)", time::at(key.since), time::ago(key.since))));
-            fields.push(("attempts", key.attempts.to_string()));
-            if let Some(failure) =
-                key.first_failure.as_ref().filter(|first| Some(*first) != key.last_failure.as_ref())
-            {
-                fields.push(("first error", failure.to_string()));
-            }
-            if let Some(failure) = &key.last_failure {
-                fields.push(("last error", failure.to_string()));
-            }
-            if let Some(at) = key.next_attempt_at {
-                fields.push(("next try", time::at(at)));
-            }
-            if let Some(first) = self.parked.first() {
-                let message = &first.stored.message;
-                let at = first.stored.position;
-                fields.push((
-                    "first message",
-                    format!("{} ({}) at position {at}", message.id, message.event_type),
-                ));
-            }
-            fields.push(("waiting", count(key.parked, "message")));
-        } else {
-            fields.push(("state", "flows".to_owned()));
-        }
+        fields.push(("state", self.state().to_owned()));
+        fields.extend(self.failing.iter().flat_map(|key| self.failing_fields(key)));
         if !self.dead.is_empty() {
             fields.push(("dead letters", self.dead.len().to_string()));
         }
@@ -226,8 +267,26 @@ impl Story {
             fields
                 .push(("scheduled", format!("{}, the next at {}", self.scheduled.len(), time::at(next.at))));
         }
-        let age = self.backlog.oldest_age.map_or_else(|| "-".to_owned(), time::age);
-        fields.push(("route backlog", format!("{} pending, the oldest {age}", self.backlog.pending)));
+        let age =
+            self.backlog.oldest_age.map(|age| format!(", the oldest {}", time::age(age))).unwrap_or_default();
+        fields.push(("route backlog", format!("{} pending{age}", self.backlog.pending)));
+        fields
+    }
+
+    fn failing_fields(&self, key: &FailingKey) -> Vec<(&'static str, String)> {
+        let mut fields = vec![
+            ("since", format!("{} ({} ago)", time::at(key.since), time::ago(key.since))),
+            ("attempts", key.attempts.to_string()),
+        ];
+        let first = key.first_failure.as_ref().filter(|first| Some(*first) != key.last_failure.as_ref());
+        fields.extend(first.map(|failure| ("first error", failure.to_string())));
+        fields.extend(key.last_failure.as_ref().map(|failure| ("last error", failure.to_string())));
+        fields.extend(key.next_attempt_at.map(|at| ("next try", time::at(at))));
+        fields.extend(self.parked.first().map(|first| {
+            let (message, at) = (&first.stored.message, first.stored.position);
+            ("first message", format!("{} ({}) at position {at}", message.id, message.event_type))
+        }));
+        fields.push(("waiting", count(key.parked, "message")));
         fields
     }
 
@@ -246,7 +305,7 @@ impl Story {
             "topic": self.key.topic.as_str(),
             "key": self.key.key.as_str(),
             "bucket": self.key.bucket().0,
-            "state": self.failing.as_ref().map_or("flows", keys::state),
+            "state": self.state(),
             "failing": self.failing.as_ref().map(keys::object),
             "first_parked": self.parked.iter().map(|it| message::row(View::Parked, it).json).collect::<Vec<_>>(),
             "dead_letters": self.dead.len(),
@@ -264,25 +323,4 @@ impl Story {
 
 fn died(number: u64) -> String {
     if number == 1 { "1 became a dead letter".to_owned() } else { format!("{number} became dead letters") }
-}
-
-/// Returns a word that a shell takes as it is.
-fn quoted(word: &str) -> String {
-    let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_./:@+,".contains(char);
-    if !word.is_empty() && !word.starts_with('-') && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::quoted;
-
-    #[test]
-    fn a_word_for_a_shell_stays_one_word() {
-        assert_eq!(quoted("order-1"), "order-1");
-        assert_eq!(quoted("$(reboot) it's"), "'$(reboot) it'\\''s'");
-        assert_eq!(quoted("-rf"), "'-rf'");
-    }
 }

@@ -23,8 +23,10 @@ async fn list(app: &App, filter: &FilterArgs) -> Outcome {
     let store = app.store().await?;
     let keys = select(&*store, filter, filter.shown()).await?;
     let rows: Vec<Row> = keys.iter().map(row).collect();
-    app.out
-        .list(&["route", "topic", "key", "state", "since", "tries", "waiting", "next try", "error"], &rows)?;
+    app.out.list(
+        &["route", "topic", "key", "state", "since", "attempts", "waiting", "next try", "error"],
+        &rows,
+    )?;
     if keys.len() == filter.shown() && !keys.is_empty() {
         remark(&format!("there may be more: continue with --offset {}", filter.offset + keys.len()));
     }

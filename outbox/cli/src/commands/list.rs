@@ -27,6 +27,12 @@ pub(crate) async fn messages(app: &App, what: args::View) -> Outcome {
             return show(app, view, id, payload).await;
         }
     }
+    if find(&*store, View::Waiting, &[id]).await?.is_empty() {
+        return Err(Failed::error(format!(
+            "no message has the id {id}: it neither waits nor is dead or in the history; it was \
+             delivered, purged or canceled, or never committed"
+        )));
+    }
     show(app, View::Waiting, id, payload).await
 }
 

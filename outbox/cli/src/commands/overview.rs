@@ -30,7 +30,7 @@ pub(crate) async fn relays(app: &App, args: &RelaysArgs) -> Outcome {
         }
     }
     let head: &[&str] = if args.buckets {
-        &["route", "bucket", "owner", "relay", "epoch", "since", "until", "mark"]
+        &["route", "bucket", "owner", "relay", "epoch", "since", "until", "low water"]
     } else {
         &["relay", "route", "label", "state", "buckets", "until", "broker"]
     };
@@ -59,8 +59,11 @@ fn relay_row(route: &Route, relay: &RelayStatus) -> Row {
     let is_inbox = route.as_str().starts_with("inbox/");
     let (well, ill) =
         if is_inbox { ("-", "gives way or unavailable since") } else { ("reachable", "unreachable since") };
-    let broker =
-        relay.unavailable_since.map_or_else(|| well.to_owned(), |since| format!("{ill} {}", time::at(since)));
+    let broker = match relay.unavailable_since {
+        Some(since) => format!("{ill} {}", time::at(since)),
+        None if relay.live => well.to_owned(),
+        None => "-".to_owned(),
+    };
     let cells = vec![
         relay.relay.to_string(),
         route.to_string(),

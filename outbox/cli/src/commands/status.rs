@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use outbox::Route;
-use outbox::admin::{Filter, Ownership, View};
+use outbox::admin::{Filter, Ownership, Paused, View};
 use outbox::relay::{Backlog, Unserved};
 use serde_json::{Value, json};
 
@@ -104,13 +104,15 @@ impl Picture {
         let dead = Filter { limit: Some(LOOKED_AT), ..Filter::all_routes() };
         let dead = store.browse(View::DeadLetters, &dead).await?;
         let mut names: Vec<Route> = routes.to_vec();
+        let paused = store.routes().await?.into_iter().filter(|status| status.paused != Paused::default());
         // Routes of inboxes have no relay of their own name, but failing keys and dead letters.
         let failing = store.failing_keys(&Filter::all_routes()).await?;
         let found = failing.into_iter().map(|key| key.route);
         names.extend(
             found
                 .chain(dead.into_iter().map(|letter| letter.route))
-                .chain(unserved.iter().filter(|it| it.can_be_served).map(|it| it.route.clone())),
+                .chain(unserved.iter().filter(|it| it.can_be_served).map(|it| it.route.clone()))
+                .chain(paused.map(|status| status.route)),
         );
         let mut picture = Self { store: store.name(), routes: Vec::new(), unserved, findings: Vec::new() };
         for route in names {
@@ -123,8 +125,11 @@ impl Picture {
                 // It is told once.
                 findings.retain(|finding| !matches!(finding.code, "unowned" | "old"));
             }
-            picture.findings.extend(findings);
             let ownership = store.ownership(&route).await?;
+            // Causes come before what they cause.
+            picture.findings.extend(findings::of_pauses(&route, &ownership.paused));
+            picture.findings.extend(findings::of_unreachable(&route, &ownership));
+            picture.findings.extend(findings);
             picture.findings.extend(findings::of_relays(&route, &ownership));
             picture.routes.push(RouteView { route, backlog, ownership });
         }
@@ -144,6 +149,11 @@ impl Picture {
             })).collect::<Vec<_>>(),
             "findings": self.findings.iter().map(Finding::json).collect::<Vec<_>>(),
         })
+    }
+
+    /// Returns true if a relay of a route that is shown is alive.
+    pub(crate) fn is_served(&self) -> bool {
+        self.routes.iter().any(|view| view.ownership.relays.iter().any(|relay| relay.live))
     }
 
     /// Returns the routes as rows of a table.
@@ -206,7 +216,11 @@ fn show(app: &App, picture: &Picture) -> Outcome {
             &picture.rows(),
         )?;
         if picture.findings.is_empty() {
-            app.out.text("\nhealthy")?;
+            app.out.text(if picture.is_served() {
+                "\nhealthy"
+            } else {
+                "\nhealthy, but no relay is running"
+            })?;
         }
         for finding in &picture.findings {
             app.out.say(&format!("\n{}", finding.lines()), &Value::Null)?;

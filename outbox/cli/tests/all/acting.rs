@@ -230,6 +230,11 @@ fn a_route_or_a_topic_is_paused_and_resumed() {
     let outbox = Outbox::sqlite();
     outbox.run(&["pause"]).ends(USAGE).says("--route");
     outbox.run(&["pause", "--route", "default", "--topic", "orders"]).ends(DONE);
+    // The pause of the route is another one: an operator who ends that is told of this one.
+    let nothing = outbox.run(&["resume", "--route", "default"]).ends(DONE).says("are still paused: orders");
+    assert_eq!(nothing.object()["was_paused"], false);
+    let text = outbox.run(&["resume", "--route", "default", "--table"]).ends(DONE).stdout;
+    assert_eq!(text, "route default was not paused\n");
     outbox.publish(&["orders", "--key", "a"]);
     outbox.publish(&["mails", "--key", "a"]);
     // Paused messages stay; the rest goes.

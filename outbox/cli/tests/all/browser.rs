@@ -242,6 +242,16 @@ fn a_browser_logs_in_and_its_buttons_work_on_a_phone() {
     browser.open("/audit");
     assert_eq!(browser.script(empty), 0);
     assert_eq!(browser.wide.take(), Vec::<String>::new(), "pages that are wider than a phone");
+    // A page that refreshes leaves the focus where the keyboard has put it.
+    browser.open("/topics");
+    browser.script(
+        "window.before = document.querySelector('main'); document.querySelector('main summary').focus()",
+    );
+    until("the page is refreshed", || {
+        browser.script("return document.querySelector('main') !== window.before") == true
+    });
+    let focused = browser.script("return document.activeElement.textContent");
+    assert_eq!(focused, "Pause another topic");
     browser.click("//button[normalize-space()='Log out']");
     browser.open("/dead");
     assert_eq!(browser.script("return location.pathname"), "/login");

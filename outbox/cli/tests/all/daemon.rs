@@ -151,7 +151,7 @@ fn a_verification_whose_broker_goes_away_ends_in_time_and_says_what_is_left() {
     let left = serde_json::json!({ "waiting": 20, "parked": 0, "dead": 0, "confirmed": 0 });
     assert_eq!((&round["missing"], &round["left"]), (&20.into(), &left), "{round}");
     let text = round["findings"][0]["text"].as_str().unwrap();
-    assert!(text.ends_with("within 10s: 20 wait in the store, not confirmed by the broker"), "{text}");
+    assert!(text.ends_with("within 10s: 20 in the store, not confirmed by the broker"), "{text}");
     assert_eq!(daemon.end(), FINDINGS);
 }
 

@@ -34,6 +34,10 @@ fn a_database_without_tables_is_refused_with_the_remedy() {
     let found = outbox.run(&["doctor"]).ends(FINDINGS).object();
     let codes: Vec<_> = found["findings"].as_array().unwrap().iter().map(|it| it["code"].clone()).collect();
     assert!(codes.contains(&"schema".into()), "{found}");
+    let finding =
+        &found["findings"].as_array().unwrap()[codes.iter().position(|code| code == "schema").unwrap()];
+    assert_eq!(finding["remedy"], "create or upgrade the tables with `outbox migrate`");
+    assert!(!finding["text"].as_str().unwrap().contains("remedy"), "it has one remedy: {finding}");
 }
 
 #[test]
@@ -53,6 +57,8 @@ fn status_counts_what_waits_and_ends_with_findings_only_if_there_are_any() {
     let outbox = Outbox::sqlite();
     let status = outbox.run(&["status"]).ends(DONE).object();
     assert_eq!((&status["healthy"], &status["routes"][0]["pending"]), (&true.into(), &0.into()));
+    let text = outbox.run(&["status", "--table"]).ends(DONE).stdout;
+    assert!(text.ends_with("\nhealthy, but no relay is running\n"), "{text}");
 
     outbox.publish(&["orders", "--key", "a"]);
     outbox.publish(&["orders", "--due", "2h"]);

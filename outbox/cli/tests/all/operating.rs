@@ -37,7 +37,7 @@ fn messages_that_wait_are_listed_and_shown_wherever_they_are() {
     let hex = outbox.run(&["messages", "show", &first, "--payload", "hex"]).ends(DONE).object();
     assert_eq!(hex["payload_hex"], "7b226e223a317d");
     let unknown = "01a2158c-0000-7000-8000-000000000000";
-    outbox.run(&["messages", "show", unknown]).ends(FAILED).says("no waiting message has the id");
+    outbox.run(&["messages", "show", unknown]).ends(FAILED).says("no message has the id");
 
     let topics = outbox.run(&["topics"]).ends(DONE).objects();
     assert_eq!((topics.len(), &topics[0]["topic"], &topics[0]["waiting"]), (1, &"orders".into(), &2.into()));
@@ -77,6 +77,52 @@ fn relays_routes_and_pauses_are_shown() {
     assert!(story["why"].as_str().unwrap().contains("paused"), "{story}");
     let story = outbox.run(&["explain", "orders", "a", "--table"]).ends(FINDINGS).stdout;
     assert!(story.contains(&format!("{label} ({relay})")) && story.contains("outbox resume"), "{story}");
+}
+
+/// An operator who has forgotten a pause begins here, before the messages are old.
+#[test]
+fn a_pause_is_found_with_the_command_that_ends_it() {
+    let outbox = Outbox::sqlite();
+    let found = |command: &str| {
+        let findings = outbox.run(&[command, "--table"]).ends(FINDINGS).stdout;
+        findings.lines().filter(|line| line.contains("paused") || line.contains("resume")).collect::<String>()
+    };
+    outbox.run(&["pause", "--route", "default"]).ends(DONE);
+    outbox.run(&["pause", "--route", "inbox/billing", "--topic", "new orders"]).ends(DONE);
+    for command in ["status", "doctor"] {
+        let found = found(command);
+        for part in [
+            "! route default: paused; nothing is published",
+            "remedy: `outbox resume --route default` ends the pause; `outbox audit --route default` shows who",
+            "! route inbox/billing: paused, and not handled: topic new orders",
+            "`outbox resume --route inbox/billing --topic 'new orders'`",
+        ] {
+            assert!(found.contains(part), "{part}: {found}");
+        }
+    }
+    outbox.run(&["resume", "--route", "inbox/billing", "--topic", "new orders"]).ends(DONE);
+    outbox.run(&["resume", "--route", "default"]).ends(DONE);
+    outbox.run(&["status"]).ends(DONE);
+}
+
+/// The broker may answer the operator's machine, and not the relay's.
+#[test]
+fn a_relay_that_does_not_reach_its_broker_is_found() {
+    let outbox = Outbox::sqlite();
+    world::cut_off(&outbox, "shop-relay", "default");
+    // This one gives way to a newer program.
+    world::cut_off(&outbox, "billing", "inbox/billing");
+    let status = outbox.run(&["status", "--route", "default", "--route", "inbox/billing"]).ends(FINDINGS);
+    let findings = status.object()["findings"].clone();
+    assert_eq!((findings.as_array().unwrap().len(), &findings[0]["code"]), (1, &"unreachable".into()));
+    let text = findings[0]["text"].as_str().unwrap();
+    let begin = "route default: the broker is unavailable to the relay shop-relay (for over ";
+    assert!(text.starts_with(begin) && text.ends_with("s)"), "{text}");
+    outbox.publish(&["orders", "--key", "a"]);
+    let story = outbox.run(&["explain", "orders", "a"]).ends(FINDINGS).object();
+    assert_eq!(story["state"], "waits");
+    assert!(story["why"].as_str().unwrap().contains("does not reach the broker"), "{story}");
+    assert_eq!(story["remedies"][0]["command"], "outbox doctor");
 }
 
 #[test]

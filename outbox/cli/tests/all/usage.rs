@@ -7,7 +7,7 @@ use crate::outbox::{DONE, Outbox, USAGE, bare, end};
 #[test]
 fn help_shows_every_command_and_the_exit_codes() {
     let help = end(bare(&["--help"]), "").ends(DONE).stdout;
-    for part in ["relay", "explain", "requeue", "doctor", "--store", "Exit codes:", "130"] {
+    for part in ["relay", "explain", "requeue", "doctor", "--store", "Exit codes:", "130", "begin with:"] {
         assert!(help.contains(part), "{part}: {help}");
     }
     for (arguments, words) in [

@@ -103,6 +103,17 @@ pub(crate) fn heartbeat(outbox: &Outbox, label: &str, fingerprint: i64) -> (Stri
     (relay.to_string(), leased.leases.len())
 }
 
+/// Sends the first heartbeat of a relay that does not reach its broker.
+pub(crate) fn cut_off(outbox: &Outbox, label: &str, route: &str) {
+    let route = Route::new(route).unwrap();
+    let mut request = LeaseRequest::new(RelayId::new(), route, Duration::from_secs(600));
+    request.label = label.to_owned();
+    request.transport_available = false;
+    tokio::runtime::Runtime::new()
+        .unwrap()
+        .block_on(async { open(&outbox.store).await.lease(&request).await.unwrap() });
+}
+
 /// Lets a consumer handle one message of each topic and key.
 pub(crate) fn handle(outbox: &Outbox, consumer: &str, messages: &[(&str, &str)]) {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
