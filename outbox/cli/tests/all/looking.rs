@@ -30,7 +30,7 @@ fn a_mistyped_path_leaves_no_file_behind() {
 fn a_database_without_tables_is_refused_with_the_remedy() {
     let outbox = Outbox::missing();
     std::fs::write(outbox.folder.path().join("shop.db"), "").unwrap();
-    outbox.run(&["check"]).ends(FAILED).says("create the tables with `outbox migrate`");
+    outbox.run(&["check"]).ends(FAILED).says("create or upgrade the tables with `outbox migrate`");
     let found = outbox.run(&["doctor"]).ends(FINDINGS).object();
     let codes: Vec<_> = found["findings"].as_array().unwrap().iter().map(|it| it["code"].clone()).collect();
     assert!(codes.contains(&"schema".into()), "{found}");
