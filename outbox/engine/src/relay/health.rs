@@ -51,7 +51,7 @@ impl Health {
             add(status, ReasonKind::Outage, reason);
         } else if let Some(why) = context.unanswered() {
             // Nothing was sent that would tell.
-            let reason = format!("the transport did not answer a check: {why}");
+            let reason = format!("the transport does not answer: {why}");
             add(Status::Degraded, ReasonKind::Outage, reason);
         }
         if let Some(reason) = context.checked.reason() {

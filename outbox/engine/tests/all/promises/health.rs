@@ -17,7 +17,7 @@ use crate::promises::support::{MS, S, World, key_id, message, of_topic, route, t
 /// Beginnings of reasons, behind their route, each with the kind that programs see.
 const KINDS: &[(&str, ReasonKind)] = &[
     ("the transport has been unavailable", ReasonKind::Outage),
-    ("the transport did not answer a check", ReasonKind::Outage),
+    ("the transport does not answer", ReasonKind::Outage),
     ("waiting for an operator: 1 held key", ReasonKind::HeldKeys),
     ("the oldest message has been waiting", ReasonKind::OldestAge),
     ("the oldest message of failing keys has been waiting", ReasonKind::OldestAge),
@@ -72,7 +72,7 @@ async fn a_transport_that_is_away_while_nothing_is_to_be_sent_degrades() {
     let rig = world.rig();
     rig.transport.go_down();
     let relay = rig.relay().start().await.unwrap();
-    let away = "the transport did not answer a check: ";
+    let away = "the transport does not answer: ";
     tokio::time::sleep(S * 10).await;
     assert!(says(&relay, Status::Degraded, away), "it was away at the start: {:?}", relay.health());
     rig.transport.come_back();
