@@ -224,7 +224,7 @@ pub async fn a_key_that_was_released_by_hand_is_due<H: StoreHarness>(harness: &H
         return not_applicable::<H>("keys of this store can't be released by hand");
     }
     let due = relay.due().await;
-    assert_eq!(keys(&due), [held.clone()]);
+    assert_eq!(keys(&due), std::slice::from_ref(&held));
     assert!(due.next > Some(Duration::from_secs(3_000)), "the other is known: {later}");
     assert_eq!(due.keys[0].parked.len(), 2);
     let (version, delivered) = (due.keys[0].version, due.keys[0].parked.iter().map(|it| it.row()).collect());

@@ -59,7 +59,7 @@ impl Slow {
                 tokio::time::sleep(each).await;
                 let until = *broker.stopped_until.lock().unwrap();
                 if let Some(until) = until {
-                    broker.tell(Some(alarm()));
+                    broker.tell(Some(&alarm()));
                     tokio::time::sleep_until(until).await;
                     broker.tell(None);
                     *broker.stopped_until.lock().unwrap() = None;
@@ -75,9 +75,9 @@ impl Slow {
         *self.stopped_until.lock().unwrap() = Some(tokio::time::Instant::now() + time);
     }
 
-    fn tell(&self, reason: Option<Failure>) {
+    fn tell(&self, reason: Option<&Failure>) {
         for given in &*self.given.lock().unwrap() {
-            given.outcomes.stopped(reason.clone());
+            given.outcomes.stopped(reason.cloned());
         }
     }
 

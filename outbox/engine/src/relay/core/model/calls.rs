@@ -436,7 +436,7 @@ impl World {
             });
         }
         let draw = self.random.u32(0..64);
-        let (tells, stops) = (draw % 4 == 0, draw == 1);
+        let (tells, stops) = (draw.is_multiple_of(4), draw == 1);
         let relay = &mut self.relays[at];
         let out = &mut relay.batches[which];
         out.carried = place + run.len();
