@@ -19,7 +19,7 @@ pub(super) struct Receiver {
     told: Mutex<Told>,
 }
 
-/// What a member was told of its units.
+/// Units of a member, as it was told of them.
 #[derive(Default)]
 struct Told {
     /// The last delivery of each unit.

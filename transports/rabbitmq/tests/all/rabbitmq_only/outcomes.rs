@@ -193,7 +193,7 @@ async fn an_alarm_makes_the_transport_unavailable_until_it_is_over() {
     }
 }
 
-/// What was being sent when an alarm began goes through once it is over, and arrives once.
+/// A batch that is being sent when an alarm begins goes through once that is over, and arrives once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_under_way_when_an_alarm_begins_is_waited_for() {
     let Some(server) = RabbitMq::newest().start().or_skip() else { return };
