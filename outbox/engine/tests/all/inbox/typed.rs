@@ -227,9 +227,9 @@ async fn an_inbox_reads_and_emits_as_the_outbox_does_that_it_is_given() {
 #[tokio::test(start_paused = true)]
 async fn an_upcaster_without_a_handler_of_its_type_is_refused() {
     let world = World::new();
-    let inbox = world.bare().on(note).upcast("order.plased", 1, 2, |old: PlacedV1| old.order_id);
+    let inbox = world.bare().on(note).upcast("order.moved", 1, 2, |old: PlacedV1| old.order_id);
     let Err(StartError::Config(problems)) = inbox.start().await else { panic!("it was started") };
-    assert!(problems.len() == 1 && problems[0].contains("order.plased"), "{problems:#?}");
+    assert!(problems.len() == 1 && problems[0].contains("order.moved"), "{problems:#?}");
 }
 
 #[tokio::test(start_paused = true)]
