@@ -39,7 +39,7 @@ pub(crate) struct Context {
     pub(crate) unserved: UnservedRoutes,
     /// Settings of the broker.
     pub(crate) checked: TransportCheck,
-    // Messages that were confirmed when the transport does not answer.
+    // Messages that were confirmed when the transport did not answer a check.
     confirmed_then: AtomicU64,
     pub(crate) tenure: Tenure,
     /// Decision to leave what is stored to newer members of a consumer.
