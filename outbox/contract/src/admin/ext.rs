@@ -40,7 +40,8 @@ pub trait AdminExt: Admin {
         Ok(listed.into_iter().map(Past::from).collect())
     }
 
-    /// Lists scheduled messages that are not due yet, each with its due time, the next due first.
+    /// Lists scheduled messages that have not joined their keys yet, each with its due time, the
+    /// next due first. One that is due is among them until the next round of maintenance.
     async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
         let listed = self.browse(View::Scheduled, filter).await?;
         Ok(listed.into_iter().map(|listed| (listed.at, listed.stored.message.clone())).collect())
@@ -62,14 +63,15 @@ pub trait AdminExt: Admin {
         self.steer(route, key, KeyOperation::Release).await.map(drop)
     }
 
-    /// Makes the first parked message of a key a dead letter (`skipped`); the key then tries the
-    /// next message immediately. Returns `None` if no message is parked.
+    /// Makes the first parked message of a key a dead letter (`skipped`), with its attempts and
+    /// failures; the key then tries the next message immediately. Returns `None` if no message is
+    /// parked.
     async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
         Ok(self.steer(route, key, KeyOperation::Skip).await?.skipped)
     }
 
     /// Makes every parked message of a key a dead letter (`discarded`) and lets the key flow again.
-    /// Returns their number.
+    /// The first one keeps its attempts and failures; the others have none. Returns their number.
     async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
         Ok(self.steer(route, key, KeyOperation::Discard).await?.buried)
     }

@@ -20,7 +20,8 @@ pub enum View {
     DeadLetters,
     /// Delivered messages, the oldest first. Empty if the store keeps no history.
     History,
-    /// Scheduled messages that are not due yet, the next due first.
+    /// Scheduled messages, the next due first: those that are not due yet, and those that are due
+    /// until [`maintain`](crate::Store::maintain) has moved them.
     Scheduled,
 }
 
