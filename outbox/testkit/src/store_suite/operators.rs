@@ -8,7 +8,8 @@ use outbox_contract::{
 
 use super::StoreHarness;
 use super::support::{
-    LATER, NOW, Relay, fail_step, kind_of, message, messages, prepared, route, stored_ids, topic, write,
+    LATER, NOW, Relay, fail_step, failure, kind_of, message, messages, prepared, route, stored_ids, topic,
+    write,
 };
 
 async fn failing_keys<S: Store>(store: &S, filter: &Filter) -> Vec<FailingKey> {
@@ -18,6 +19,21 @@ async fn failing_keys<S: Store>(store: &S, filter: &Filter) -> Vec<FailingKey> {
 async fn dead<S: Store>(store: &S) -> Vec<(MessageId, String)> {
     let dead = store.dead_letters(&Filter::all_routes()).await.expect("dead letters are listed");
     dead.into_iter().map(|dead| (dead.stored.message.id, dead.reason)).collect()
+}
+
+/// Asserts that of the dead letters the oldest, which had failed once, tells its attempts, and no
+/// other does.
+async fn assert_only_the_first_has_attempts<S: Store>(store: &S) {
+    let dead = store.dead_letters(&Filter::all_routes()).await.expect("dead letters are listed");
+    for (at, letter) in dead.iter().enumerate() {
+        let failed = |words| (at == 0).then(|| failure(words));
+        let told = (letter.attempts, letter.first_failure.clone(), letter.last_failure.clone());
+        let expected = (u32::from(at == 0), failed("first"), failed("last"));
+        assert_eq!(
+            told, expected,
+            "attempts and failures of dead letter {at}, of which the first had failed"
+        );
+    }
 }
 
 /// A key whose messages are all parked, and their ids.
@@ -146,6 +162,7 @@ pub async fn a_skipped_message_makes_way_for_the_next<H: StoreHarness>(harness: 
     let (key, ids) = parked_key(&relay, "a", 3, Then::Hold).await;
     assert_eq!(store.skip(&relay.route, &key).await.expect("a held key's message is skipped"), Some(ids[0]));
     assert_eq!(dead(&*store).await, [(ids[0], "skipped".to_owned())]);
+    assert_only_the_first_has_attempts(&*store).await;
     let due = relay.due().await;
     assert_eq!(stored_ids(&due.keys[0].parked), ids[1..], "the key goes on at once");
     assert_eq!((due.keys[0].attempts, due.keys[0].failing), (0, None));
@@ -188,6 +205,7 @@ pub async fn a_discarded_key_flows_again<H: StoreHarness>(harness: &H) {
     assert_eq!(store.discard(&relay.route, &key).await.expect("a held key is discarded"), 3);
     let expected: Vec<_> = ids.iter().map(|id| (*id, "discarded".to_owned())).collect();
     assert_eq!(dead(&*store).await, expected, "the oldest first");
+    assert_only_the_first_has_attempts(&*store).await;
     relay.assert_flows(&key).await;
     let parked = store.parked(&Filter::all_routes()).await.expect("parked messages are listed");
     assert_eq!(stored_ids(&parked), others, "other keys keep theirs");

@@ -75,7 +75,11 @@ pub async fn a_delay_is_counted_by_the_databases_clock<H: StoreHarness>(harness:
     .await;
     let after = database_now(&store).await;
     let listed = store.scheduled(&Filter::all_routes()).await.expect("scheduled messages are listed");
-    assert_eq!(ids(listed.iter().map(|(_, message)| message)), [at_once.id, later.id, never.id]);
+    assert_eq!(
+        ids(listed.iter().map(|(_, message)| message)),
+        [at_once.id, later.id, never.id],
+        "the next due first; one that is due is listed until maintenance moves it"
+    );
     let due = [listed[0].0, listed[1].0];
     assert!(before <= due[0] && due[0] <= after, "due at once, between {before} and {after}: {due:?}");
     assert!(

@@ -115,6 +115,7 @@ pub async fn the_backlog_counts_everything_by_its_name<H: StoreHarness>(harness:
     relay.step(&poison, None, bury_step(&relay.read_key(&poison).await[0], "rejected")).await;
 
     let backlog = store.backlog(&relay.route).await.expect("the backlog is counted");
+    assert_eq!(backlog.pending, 5, "neither what is parked nor what is dead or scheduled");
     assert_eq!((backlog.parked, backlog.retrying_keys, backlog.held_keys), (3, 1, 1));
     assert_eq!((backlog.dead, backlog.scheduled, backlog.unowned_buckets), (1, 2, 0));
     assert!(!backlog.pending_is_at_least, "so few are counted exactly");

@@ -122,6 +122,12 @@ catches! { fresh_with:
         ForgetsMuted, due::muted_parts_are_not_due;
     the_suite_catches_a_key_that_is_left_out_and_due_all_the_same:
         CountsWhatIsLeftOut, due::a_key_that_is_left_out_is_not_due_next;
+    the_suite_catches_attempts_that_a_skip_forgets:
+        ForgetsAttempts, operators::a_skipped_message_makes_way_for_the_next;
+    the_suite_catches_attempts_that_a_discard_forgets:
+        ForgetsAttempts, operators::a_discarded_key_flows_again;
+    the_suite_catches_parked_messages_that_are_counted_as_pending:
+        CountsParkedTwice, upkeep::the_backlog_counts_everything_by_its_name;
     the_suite_catches_verbs_that_are_never_invalid:
         AllowsEveryVerb, operators::verbs_on_a_key_that_flows_are_invalid;
     the_suite_catches_a_deduplication_that_is_no_part_of_the_transaction:

@@ -53,6 +53,8 @@ pub(crate) enum Bug {
     StepsByHalves,
     CommitsByHalves,
     CountsWhatIsLeftOut,
+    CountsParkedTwice,
+    ForgetsAttempts,
     FailsThroughHolds,
     BuriesDiscarded,
     AllowsEveryVerb,

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use outbox_contract::admin::{Edit, Filter, HandledFilter, OutboxId};
 use outbox_contract::backend::{
-    Archive, Bucket, BucketSet, Clock, Committed, Dedup, Due, DueRequest, Epoch, FetchRequest, Fetched,
-    FetchedRow, KeyOperation, KeyTransition, Lease, LeaseRequest, Leased, LowWater, Maintained, Position,
-    RelayId, RowId, Steered, Step, StoreLayer, Stored, Stripe, StripeMark, Transitioned, Unserved,
-    WakeupSignal, Writers,
+    Archive, Backlog, Bucket, BucketSet, Clock, Committed, Death, Dedup, Due, DueRequest, Epoch,
+    FetchRequest, Fetched, FetchedRow, KeyOperation, KeyTransition, Lease, LeaseRequest, Leased, Listed,
+    LowWater, Maintained, Position, RelayId, RowId, Steered, Step, StoreLayer, Stored, Stripe, StripeMark,
+    Transitioned, Unserved, View, WakeupSignal, Writers,
 };
 use outbox_contract::{
     Admin, AdminExt, AppendError, Consumer, DueTime, KeyId, Message, MessageId, Outgoing, Route, Store,
@@ -388,6 +388,22 @@ impl StoreLayer for BrokenStore {
             answers.push(self.step(transition.clone()).await?);
         }
         Ok(answers)
+    }
+
+    async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
+        let mut backlog = self.inner.backlog(route).await?;
+        backlog.pending += if self.has(Bug::CountsParkedTwice) { backlog.parked } else { 0 };
+        Ok(backlog)
+    }
+
+    async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
+        let mut listed = self.inner.browse(view, filter).await?;
+        for death in listed.iter_mut().filter_map(|listed| listed.death.as_mut()) {
+            if self.has(Bug::ForgetsAttempts) {
+                *death = Death::new(death.reason.clone(), 0, None, None);
+            }
+        }
+        Ok(listed)
     }
 
     async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {
