@@ -37,9 +37,11 @@ pub(crate) struct Counters {
     pub(crate) interruptions: Recent,
     /// Messages that this program is too old for.
     pub(crate) postponements: Recent,
-    /// Transactions that could not be begun, for want of a connection or of the right to write.
+    /// Failures of handlers.
     failures: Recent,
+    /// Failed attempts to subscribe.
     unsubscribed: Recent,
+    /// Transactions that could not be begun, for want of a connection or of the right to write.
     pub(crate) shortages: Recent,
     /// Records that were no messages and were not kept.
     pub(crate) drops: Recent,
