@@ -77,10 +77,11 @@ impl RouteTables {
     ) -> Option<Vec<Arc<Stored>>> {
         match step {
             Step::Fail { row, behind, .. } => {
+                // One that is parked may stand there too, as after a restore of the hot table alone.
+                let hot = self.take_hot(key, *row);
                 let is_parked = parked.get(&row.position).is_some_and(|at| at.stored.message.id == row.id);
                 if !is_parked {
-                    let stored = self.take_hot(key, *row)?;
-                    parked.insert(row.position, Parked { stored, at: now });
+                    parked.insert(row.position, Parked { stored: hot?, at: now });
                 }
                 self.park(key, parked, behind, now);
                 Some(Vec::new())
