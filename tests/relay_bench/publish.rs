@@ -34,7 +34,7 @@ const CONNECTIONS: usize = 2;
 impl Publish {
     pub(crate) async fn play(self) {
         let transport = self.broker.transport();
-        transport.check().await.expect("the broker answers");
+        answers(&*transport).await;
         let stored: Vec<Arc<Stored>> = (0..self.messages).map(made).collect();
         let chunks = futures_util::stream::iter(stored.chunks(CHUNK));
         if self.by_hand {
@@ -60,6 +60,16 @@ impl Publish {
         tell(&measured(self.messages, work).await);
         finished().await;
         join_all(connections.into_iter().map(ByHand::close)).await;
+    }
+}
+
+/// Waits for the broker: what the subject before it left behind may keep it busy for seconds.
+async fn answers(transport: &dyn Transport) {
+    let mut tries = 0;
+    while let Err(error) = transport.check().await {
+        tries += 1;
+        assert!(tries < 20, "the broker does not answer: {error}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 
