@@ -12,6 +12,7 @@ use crate::bench::TOPIC;
 use crate::broker::Address;
 use crate::child::{finished, measured, ready, tell};
 use crate::database::open;
+use crate::publish::answers;
 use crate::tuned::{Setting, apply};
 
 /// Work of the relay.
@@ -32,7 +33,7 @@ impl Ours {
         let relay = match &self.broker {
             Some(broker) => {
                 let transport = broker.transport();
-                transport.check().await.expect("the broker answers");
+                answers(&*transport).await;
                 Relay::builder(store, transport)
             }
             None => Relay::builder(store, NullTransport::new()),

@@ -64,7 +64,7 @@ impl Publish {
 }
 
 /// Waits for the broker: what the subject before it left behind may keep it busy for seconds.
-async fn answers(transport: &dyn Transport) {
+pub(crate) async fn answers(transport: &dyn Transport) {
     let mut tries = 0;
     while let Err(error) = transport.check().await {
         tries += 1;

@@ -20,7 +20,7 @@ use crate::broker::Address;
 use crate::by_hand::ByHand;
 use crate::child::{finished, measured, ready, tell};
 use crate::pair::Broker;
-use crate::publish::{CHUNK, publish};
+use crate::publish::{CHUNK, answers, publish};
 
 /// Work of the relay.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ impl Publisher {
     async fn connect(broker: &Address, workers: usize) -> Vec<Self> {
         let transport = broker.transport();
         // It creates the destination.
-        transport.check().await.expect("the broker answers");
+        answers(&*transport).await;
         if broker.broker != Broker::RabbitMq {
             return (0..workers).map(|_| Self::Transport(Arc::clone(&transport))).collect();
         }
