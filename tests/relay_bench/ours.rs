@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::{Topic, Transport as _};
+use outbox_contract::Topic;
 use outbox_engine::{Relay, RelayHandle};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use outbox_testkit::NullTransport;
