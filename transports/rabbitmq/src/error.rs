@@ -62,10 +62,15 @@ impl Fault {
         within: Duration,
         asked: impl Future<Output = lapin::Result<T>>,
     ) -> Result<T, Self> {
-        let silence = || io::Error::from(io::ErrorKind::TimedOut).into();
         match timeout(within, asked).await {
             Ok(answer) => answer.map_err(|error| Self::asking(what, error)),
-            Err(_) => Err(Self::asking(format!("{what}: no answer within {within:?}"), silence())),
+            Err(_) => Err(Self::new(
+                TransportErrorKind::Unavailable,
+                "timeout",
+                format!(
+                    "{what}: no answer within {within:?}; the broker may be overloaded or wait for its disk; if it needs longer, raise `timeout` of the transport"
+                ),
+            )),
         }
     }
 

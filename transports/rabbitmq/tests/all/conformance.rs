@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use outbox_contract::Topic;
 use outbox_contract::backend::Transport;
@@ -21,6 +22,8 @@ struct Rabbit<const PARTITIONS: u32> {
 
 fn transport(url: &str, partitions: u32) -> Arc<dyn Transport> {
     let builder = RabbitMqTransport::builder(url).topology(Topology::Declared).partitions(partitions);
+    // A server that other test programs use too may be busy for seconds.
+    let builder = builder.timeout(Duration::from_secs(30));
     Arc::new(builder.max_message_bytes(LIMIT - 1).build().unwrap())
 }
 
