@@ -52,15 +52,22 @@ impl World {
     }
 
     async fn relay(&self, node: usize) -> RelayHandle {
-        Relay::builder(open(&self.urls[node]).await, Arc::clone(&self.transport))
-            .lease(LEASE)
-            .heartbeat(Duration::from_millis(500))
-            .publish_timeout(Duration::from_millis(2_500))
-            .store_timeout(Duration::from_millis(3_500))
-            .outage_max_delay(Duration::from_secs(1))
-            .start()
-            .await
-            .unwrap()
+        for _ in 0..20 {
+            let started = Relay::builder(open(&self.urls[node]).await, Arc::clone(&self.transport))
+                .lease(LEASE)
+                .heartbeat(Duration::from_millis(500))
+                .publish_timeout(Duration::from_millis(2_500))
+                .store_timeout(Duration::from_millis(3_500))
+                .outage_max_delay(Duration::from_secs(1))
+                .start()
+                .await;
+            match started {
+                Ok(relay) => return relay,
+                // Three nodes on a busy machine may take longer to answer than these times allow.
+                Err(error) => eprintln!("the relay does not start yet: {error}"),
+            }
+        }
+        panic!("the relay does not start")
     }
 
     /// Starts writers on a node. They restart after a conflict, as a user does, and continue when

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use outbox_contract::admin::Filter;
 use outbox_contract::{AdminExt, Message, Outgoing, Route, Transport, inbox_route};
@@ -102,7 +103,8 @@ impl Story {
         let life = Life { stored: false, batch: 8, crash: None, number, knows: Knows::Everything };
         let back: Arc<dyn Transport> = Arc::<Repeats>::clone(&self.back);
         // As for the relay: a busy machine may take longer to answer than a default allows.
-        for _ in 0..10 {
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
             match self.ledger.inbox(life, &self.pair, Arc::clone(&back)).await {
                 Ok(inbox) => return inbox,
                 Err(error) => eprintln!("the inbox does not start yet: {error}"),
