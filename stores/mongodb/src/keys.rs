@@ -74,6 +74,11 @@ pub(crate) fn read_state(document: &Document) -> KeyState {
     }
 }
 
+/// Returns what names a row of the parked collection behind its key.
+fn place(row: &Document) -> (Option<i64>, Option<MessageId>) {
+    (number(row, "position"), message_id(row.get("id")))
+}
+
 impl KeyIn<'_> {
     fn name(&self) -> Document {
         doc! { "_id": name(self.route.as_str(), self.key) }
@@ -151,17 +156,37 @@ impl KeyIn<'_> {
     }
 
     /// Moves rows from the hot collection to the parked ones; passes over those that are not there.
+    /// One that is parked already, as after a restore of the hot collection alone, stays as it is.
     /// Says how many it moved.
     pub(crate) async fn park(&mut self, rows: &[RowId]) -> Result<usize, Failed> {
-        let mut parked = self.take_hot(rows).await?;
-        let moved = parked.len();
-        if moved > 0 {
-            for row in &mut parked {
-                row.insert("parked_at", self.now);
-            }
-            self.database.parked().insert_many(parked).session(&mut *self.session).await?;
+        let mut hot = self.take_hot(rows).await?;
+        let moved = hot.len();
+        if moved == 0 {
+            return Ok(0);
+        }
+        let known: Vec<(Option<i64>, Option<MessageId>)> =
+            self.parked_among(rows).await?.iter().map(place).collect();
+        hot.retain(|row| !known.contains(&place(row)));
+        for row in &mut hot {
+            row.insert("parked_at", self.now);
+        }
+        if !hot.is_empty() {
+            self.database.parked().insert_many(hot).session(&mut *self.session).await?;
         }
         Ok(moved)
+    }
+
+    /// Returns the names of those of these rows that are parked.
+    async fn parked_among(&mut self, rows: &[RowId]) -> Result<Vec<Document>, Failed> {
+        let parked = self.database.parked();
+        let names = doc! { "position": 1, "id": 1 };
+        let found = parked.find(self.behind_at(rows)).projection(names).session(&mut *self.session);
+        let mut cursor = found.await?;
+        let mut known = Vec::new();
+        while let Some(row) = cursor.next(self.session).await {
+            known.push(row?);
+        }
+        Ok(known)
     }
 
     /// Makes a dead letter of a row, hot or parked. False: it is neither.

@@ -83,6 +83,24 @@ impl StoreHarness for Subject {
         true
     }
 
+    async fn restore_parked(&self) -> bool {
+        let database = self.store.client().default_database().expect("the URL names a database");
+        let parked = database.collection::<Document>("outbox_parked");
+        let found = parked.find(doc! {}).await.expect("parked messages can be read");
+        let found: Vec<Document> = found.try_collect().await.expect("parked messages can be read");
+        for mut row in found {
+            let mut field = |name| row.remove(name).expect("a parked message has it");
+            let name = doc! { "route": field("route"), "position": field("position"), "id": field("id") };
+            for other in ["_id", "order_key", "parked_at"] {
+                field(other);
+            }
+            row.insert("_id", name);
+            let hot = database.collection::<Document>("outbox_message");
+            hot.insert_one(row).await.expect("messages can be written");
+        }
+        true
+    }
+
     async fn release_by_hand(&self) -> bool {
         let database = self.store.client().default_database().expect("the URL names a database");
         let keys = database.collection::<Document>("outbox_key");
