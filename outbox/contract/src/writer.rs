@@ -141,7 +141,12 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
     /// # Errors
     ///
     /// See [`AppendError`]: a conflict has ended the transaction; an event that is not a valid
-    /// message leaves the transaction unchanged.
+    /// message leaves the transaction unchanged. After any other error, roll back.
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped half-way, by a timeout for example, the state of the transaction is
+    /// unknown: roll it back.
     pub async fn append<E>(&self, tx: &mut S::Tx<'_>, event: &E) -> Result<MessageId, AppendError>
     where
         E: DomainEvent + Serialize + Sync + ?Sized,

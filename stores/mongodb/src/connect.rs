@@ -11,43 +11,43 @@ use crate::migrate;
 use crate::store::MongoDbStore;
 
 impl MongoDbStore {
-    /// A store in a database of a client, with the default options. Nothing is sent yet.
+    /// Creates a store in a database of a client, with the default options. Nothing is sent yet.
     ///
-    /// Transactions are begun on sessions of this client. What the client says of read preference
-    /// and of read and write concern holds for your own transactions; the store says its own.
+    /// Begin transactions on sessions of this client. Its read preference, read concern and write
+    /// concern apply to your own transactions; the store sets its own.
     #[must_use]
     pub fn new(client: Client, database: &str) -> Self {
         Self::of(client, database, MongoDbOptions::default())
     }
 
-    /// As [`new`](Self::new), with options.
+    /// Like [`new`](Self::new), with options.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](StoreErrorKind::Invalid) with everything that is [wrong with the
+    /// [`Invalid`](StoreErrorKind::Invalid) with every [problem with the
     /// options](MongoDbOptions::problems).
     pub fn with_options(client: Client, database: &str, options: MongoDbOptions) -> Result<Self, StoreError> {
         refuse("connect", &options.problems())?;
         Ok(Self::of(client, database, options))
     }
 
-    /// A store by its address, with the default options:
-    /// `mongodb://host1,host2/DATABASE?replicaSet=NAME`. The address names the database.
+    /// Connects to the database of a URL, `mongodb://host1,host2/DATABASE?replicaSet=NAME`, with the
+    /// default options. Checks the server, so that a wrong address is reported at once.
     ///
     /// # Errors
     ///
-    /// `Invalid` for what is no such address; `Unavailable` when no primary can be reached;
-    /// `NotPermitted` when it does not let the user in; `Unsupported` when it stands alone, is a
-    /// router of a sharded cluster, or is older than MongoDB 6.0.
+    /// `Invalid` for an invalid URL, or one without a database; `NotPermitted` for a user or password
+    /// that is refused; `Unsupported` for a standalone server, a router of a sharded cluster, or a
+    /// version before 6.0; `Unavailable`.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         Self::connect_with(url, MongoDbOptions::default()).await
     }
 
-    /// As [`connect`](Self::connect), with options.
+    /// Like [`connect`](Self::connect), with options.
     ///
     /// # Errors
     ///
-    /// As `connect`, and `Invalid` with everything that is wrong with the options.
+    /// The same as of `connect`, and `Invalid` with every problem with the options.
     pub async fn connect_with(url: &str, options: MongoDbOptions) -> Result<Self, StoreError> {
         refuse("connect", &options.problems())?;
         let mut client = ClientOptions::parse(url).await.map_err(|error| misread(&error))?;

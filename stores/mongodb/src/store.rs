@@ -72,13 +72,13 @@ impl MongoDbStore {
         Self { inner: Arc::new(inner), actor: Actor::default() }
     }
 
-    /// The client: begin transactions on its sessions.
+    /// Returns the client: begin transactions on its sessions.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.database().client
     }
 
-    /// The options in force.
+    /// Returns the options in force.
     #[must_use]
     pub fn options(&self) -> &MongoDbOptions {
         &self.database().options

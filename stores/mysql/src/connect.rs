@@ -16,48 +16,49 @@ use crate::transactions::ROLL_BACK_AND_RESTORE;
 const READY: Duration = Duration::from_secs(5);
 
 impl MySqlStore {
-    /// A store in the database of a pool, with the default options.
+    /// Creates a store in the database of a pool, with the default options.
     ///
-    /// Appends happen in transactions of this pool. Everything that relays do runs on six
-    /// connections of our own to the same database, opened when they are first needed with the
-    /// options that the pool has then, so that neither waits for the other's connections. Make the
-    /// pool with [`pool_options`](Self::pool_options), or a cancelled query may cost it a
-    /// connection, and a transaction of `begin` that is dropped leaves its settings on one. On
-    /// nodes of a Galera cluster prefer [`connect`](Self::connect): there a transaction of a pool
-    /// of your own that a node aborts while it prepares a statement continues in autocommit, and
-    /// you see no error before the commit.
+    /// Appends happen in transactions of this pool. All work of relays runs on six connections of
+    /// the store's own to the same database. They are opened when they are first needed, with the
+    /// options that the pool has then, so that neither waits for the other's connections.
+    ///
+    /// Make the pool with [`pool_options`](Self::pool_options). With other options, a canceled query
+    /// may cost the pool a connection, and a transaction of `begin` that is dropped leaves its
+    /// settings on one. On nodes of a Galera cluster, prefer [`connect`](Self::connect): a
+    /// transaction of your own pool that a node aborts while it prepares a statement continues in
+    /// autocommit, and no error is reported before the commit.
     #[must_use]
     pub fn new(pool: MySqlPool) -> Self {
         Self::of(pool, MySqlOptions::default(), false)
     }
 
-    /// As [`new`](Self::new), with options.
+    /// Like [`new`](Self::new), with options.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](StoreErrorKind::Invalid) with everything that is [wrong with the
+    /// [`Invalid`](StoreErrorKind::Invalid) with every [problem with the
     /// options](MySqlOptions::problems).
     pub fn with_options(pool: MySqlPool, options: MySqlOptions) -> Result<Self, StoreError> {
         refuse("open", &options.problems())?;
         Ok(Self::of(pool, options, false))
     }
 
-    /// A store in the database of a URL, `mysql://user:password@host:port/database`, with the
-    /// default options. Connects once, so that an address that can't be right is known at once.
+    /// Connects to the database of a URL, `mysql://user:password@host:port/database`, with the
+    /// default options. Opens one connection, so that a wrong address is reported at once.
     ///
     /// # Errors
     ///
-    /// `Invalid` for what is not such a URL; `NotPermitted` for a user, password, database or
-    /// certificate that is refused; `Unavailable`.
+    /// `Invalid` for an invalid URL; `NotPermitted` for a user, password, database or certificate
+    /// that is refused; `Unavailable`.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         Self::connect_with(url, MySqlOptions::default()).await
     }
 
-    /// As [`connect`](Self::connect), with options.
+    /// Like [`connect`](Self::connect), with options.
     ///
     /// # Errors
     ///
-    /// As `connect`, and `Invalid` with everything that is wrong with the options.
+    /// The same as of `connect`, and `Invalid` with every problem with the options.
     pub async fn connect_with(url: &str, options: MySqlOptions) -> Result<Self, StoreError> {
         const OPERATION: &str = "connect";
         refuse("open", &options.problems())?;
@@ -85,19 +86,20 @@ impl MySqlStore {
         Ok(store)
     }
 
-    /// Options of a pool of your own, as [`connect`](Self::connect) has them: what is open on a
-    /// connection that comes back is rolled back, the settings of
-    /// [`begin`](outbox_contract::Transactional::begin) are put back, and one that does not get
-    /// ready for its next user within 5 seconds is closed. Where a pool has an `after_release` of
-    /// its own, a transaction of `begin` that is dropped, neither committed nor rolled back, leaves
-    /// a connection behind that the server closes when it is idle for `transaction_idle_timeout`.
+    /// Returns the options for a pool of your own, the same as of [`connect`](Self::connect). When a
+    /// connection returns to the pool, an open transaction is rolled back, and the settings of
+    /// [`begin`](outbox_contract::Transactional::begin) are put back. A connection that is not ready
+    /// within 5 s is closed. If you replace their `after_release`, a transaction of `begin` that is
+    /// dropped leaves a connection that the server closes once it is idle for
+    /// `transaction_idle_timeout`.
     ///
-    /// They are for futures that are dropped before they are done, as a timeout does (seen with
-    /// sqlx 0.9). Of a query whose statement is being prepared: the driver afterwards waits for an
-    /// answer to its ROLLBACK that it has taken for another one, and the connection would be lost
-    /// to the pool for good. Of `pool.begin()`: the driver knows nothing of the transaction that
-    /// the server has begun, and whoever used the connection next, without one of their own, would
-    /// write into it.
+    /// They are needed because futures are dropped half-way, by a timeout for example (seen with
+    /// sqlx 0.9):
+    ///
+    /// - of a query whose statement is being prepared: the driver then waits for an answer to its
+    ///   ROLLBACK that it has taken for another one, and the pool loses the connection;
+    /// - of `pool.begin()`: the driver does not know of the transaction that the server has begun,
+    ///   and the next user of the connection would write into it.
     ///
     /// ```no_run
     /// # mod outbox { pub mod mysql { pub use outbox_store_mysql::*; } }

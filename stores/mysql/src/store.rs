@@ -92,7 +92,7 @@ impl MySqlStore {
         }
     }
 
-    /// The user's pool: begin transactions here.
+    /// Returns the user's pool: begin transactions here.
     #[must_use]
     pub fn pool(&self) -> &MySqlPool {
         &self.inner.pool
@@ -102,14 +102,14 @@ impl MySqlStore {
         self.inner.is_tidy
     }
 
-    /// The options in force.
+    /// Returns the options in force.
     #[must_use]
     pub fn options(&self) -> &MySqlOptions {
         &self.inner.options
     }
 
-    /// The statements that make the tables, for those who run them with a tool of their own: each
-    /// once, in order.
+    /// Returns the statements that create the tables, for users with a migration tool of their own:
+    /// run each once, in order.
     #[must_use]
     pub const fn migrations() -> &'static [Migration] {
         MIGRATIONS.0

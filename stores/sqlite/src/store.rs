@@ -70,7 +70,8 @@ impl SqliteStore {
         &self.inner.options
     }
 
-    /// Returns the statements that create the tables, for users with a migration tool of their own.
+    /// Returns the statements that create the tables, for users with a migration tool of their own:
+    /// run each once, in order.
     #[must_use]
     pub const fn migrations() -> &'static [Migration] {
         MIGRATIONS.0

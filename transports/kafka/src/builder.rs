@@ -67,22 +67,23 @@ impl KafkaTransportBuilder {
         Self { config: Config::new(brokers) }
     }
 
-    /// Speaks TLS with the brokers, whose certificates must come from an authority that the system
-    /// trusts, and match the broker's name. Needs the feature `tls`. Default: no TLS.
+    /// Connects by TLS. The brokers' certificates must come from an authority that the system trusts,
+    /// and match the broker's name. Needs the feature `tls` (`kafka-tls` of the crate `outbox`).
+    /// Default: no TLS.
     pub fn tls(mut self) -> Self {
         self.config.security.tls();
         self
     }
 
     /// Sets the authorities of the brokers' certificates, in PEM, in place of those that the system
-    /// trusts. Requires [`tls`](Self::tls).
+    /// trusts. Implies [`tls`](Self::tls).
     pub fn authorities(mut self, pem: impl Into<String>) -> Self {
         self.config.security.authorities(pem.into());
         self
     }
 
     /// Sets the client's certificate with its chain, and its private key, in PEM, for brokers that
-    /// require one. Requires [`tls`](Self::tls). Password of the key: property `ssl.key.password`.
+    /// require one. Implies [`tls`](Self::tls). Password of the key: property `ssl.key.password`.
     pub fn identity(mut self, certificate: impl Into<String>, key: impl Into<String>) -> Self {
         self.config.security.identity(certificate.into(), key.into());
         self

@@ -11,12 +11,12 @@ use rdkafka::error::KafkaError;
 
 use crate::security::Security;
 
-/// Way in which the members of a consumer share out partitions.
+/// Protocol by which the members of a consumer divide the partitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GroupProtocol {
-    /// The members agree among themselves, and only what moves is interrupted
-    /// (`cooperative-sticky`). Every broker can do it.
+    /// The members agree among themselves, and only partitions that move are interrupted
+    /// (`cooperative-sticky`). Every broker supports it.
     #[default]
     Cooperative,
     /// The broker decides (`group.protocol=consumer`). Kafka 4.0 or later.

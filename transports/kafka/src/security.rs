@@ -6,17 +6,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Mechanism by which a password is shown to the brokers (SASL).
+/// SASL mechanism, by which a client proves its password to the brokers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Mechanism {
-    /// As it is: without TLS, everybody on the way can read it.
+    /// The password is sent as it is: without TLS, it can be read on the network.
     Plain,
-    /// Proved and not sent (SCRAM), with SHA-256. Needs the feature `tls`, also where no TLS is
-    /// spoken.
+    /// SCRAM with SHA-256: the password is not sent. Needs the feature `tls`, also without TLS.
     ScramSha256,
-    /// Proved and not sent (SCRAM), with SHA-512. Needs the feature `tls`, also where no TLS is
-    /// spoken.
+    /// SCRAM with SHA-512: the password is not sent. Needs the feature `tls`, also without TLS.
     ScramSha512,
 }
 

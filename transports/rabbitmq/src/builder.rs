@@ -17,8 +17,8 @@ use crate::transport::RabbitMqTransport;
 /// Limit of times: no clock of a process counts further.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
-/// Builds a [`RabbitMqTransport`]. Times without end, as `Duration::MAX`, are taken for a hundred
-/// years.
+/// Builds a [`RabbitMqTransport`]. Durations over a hundred years, such as `Duration::MAX`, count as
+/// a hundred years.
 ///
 /// ```
 /// # mod outbox { pub use outbox_contract::*; pub mod rabbitmq { pub use outbox_transport_rabbitmq::*; } }

@@ -39,8 +39,7 @@ impl RabbitMqTransport {
     /// Starts to build a transport to the broker at `amqp://user:password@host:port/vhost`, or
     /// `amqps://` for TLS.
     ///
-    /// `?heartbeat=` (seconds) and `?frame_max=` (bytes) of the URL go before what the builder
-    /// says.
+    /// `?heartbeat=` (seconds) and `?frame_max=` (bytes) of the URL take precedence over the builder.
     pub fn builder(url: impl Into<String>) -> RabbitMqTransportBuilder {
         RabbitMqTransportBuilder::new(url.into())
     }

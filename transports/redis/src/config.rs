@@ -12,20 +12,20 @@ use crate::transport::{RedisTransport, client};
 /// Limit of times: Redis and the clocks of a process refuse times that they can't count to.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
-/// Retention of entries that were read.
+/// Retention of the entries of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retention {
-    /// Entries that every group of a stream has acknowledged go, when they are older than this.
-    /// Nothing that a group has not acknowledged ever does, nor anything of a stream without a
-    /// group: if consumers stay away, Redis fills up, publishing becomes unavailable, and messages
-    /// wait in the outbox.
+    /// Entries that every group of a stream has acknowledged are removed when they are older than
+    /// this. Entries that a group has not acknowledged are never removed, and neither are those of
+    /// a stream without a group: if consumers stay away, Redis fills up, publishing becomes
+    /// unavailable, and messages wait in the outbox.
     Finished(Duration),
-    /// As `Finished`, at once, and beyond about so many entries in each unit the oldest go
-    /// **whether they were read or not**. A consumer that is behind by more than that loses
-    /// messages.
+    /// Like `Finished` with no delay. In addition, of more than about this many entries in a unit
+    /// the oldest are removed, **whether they were read or not**: a consumer that is further behind
+    /// loses messages.
     AtMost(u64),
-    /// Nothing goes. Somebody else trims the streams.
+    /// Nothing is removed. Another program trims the streams.
     Everything,
 }
 
@@ -33,9 +33,9 @@ pub enum Retention {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Start {
-    /// With the oldest entry that is still there.
+    /// The oldest entry that was not removed.
     Oldest,
-    /// With what is published from now on.
+    /// The first entry that is published after the subscription.
     Newest,
 }
 
@@ -143,8 +143,8 @@ impl Config {
     }
 }
 
-/// Builds a [`RedisTransport`]. Times without end, as `Duration::MAX`, are taken for a hundred
-/// years.
+/// Builds a [`RedisTransport`]. Durations over a hundred years, such as `Duration::MAX`, count as a
+/// hundred years.
 ///
 /// ```
 /// # mod outbox { pub use outbox_contract::*; pub mod redis { pub use outbox_transport_redis::*; } }
@@ -196,139 +196,144 @@ impl RedisTransportBuilder {
         }
     }
 
-    /// The address is one node of a Redis Cluster, which is asked for all others; `others` are
-    /// nodes to ask where it does not answer, and may be none. Units spread over the primaries.
-    /// While one of them is away, and until a replica has taken its place, everything waits.
+    /// Connects to a Redis Cluster. The address of the builder is one of its nodes, which names all
+    /// others; `others` are further nodes to ask if that one does not answer, and may be empty.
+    /// Default: one server. The units of a topic spread over the primaries. While a primary is
+    /// unavailable and no replica has replaced it, nothing is published to the other ones either.
     pub fn cluster<O: Into<String>>(mut self, others: impl IntoIterator<Item = O>) -> Self {
         self.config.cluster = true;
         self.others = others.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Sets the beginning of all keys. Default `outbox`; without braces. Services that exchange
-    /// messages have the same.
+    /// Sets the prefix of all keys, without braces. Default `outbox`. Services that exchange
+    /// messages need the same one.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.config.prefix = prefix.into();
         self
     }
 
-    /// Sets the number of units of a topic that is made by this transport: how many members of a
-    /// consumer can work side by side. 1 to 256, default
-    /// 8. A topic keeps the number it was made with: another one would send keys to other units,
-    ///    and their order would be lost.
+    /// Sets the number of units (streams) of each topic that this transport creates: the maximum
+    /// number of members of a consumer that work in parallel. Default 8, at most 256. A topic keeps
+    /// the number that it was created with: another one would move keys to other units, and their
+    /// order would be lost.
     pub fn units(mut self, units: u32) -> Self {
         self.config.units = units;
         self
     }
 
-    /// Takes only topics that were made with [`RedisTransport::create_topic`]. Others are
-    /// unavailable, or missing. Default: a topic is made by naming it.
+    /// Uses only topics that were created with [`RedisTransport::create_topic`]. Messages of others
+    /// are unavailable, and a subscription to them is `Missing`. Default: the first message or
+    /// subscription creates a topic.
     pub fn existing_topics_only(mut self) -> Self {
         self.config.topics = Topics::Existing;
         self
     }
 
-    /// Sets the retention of entries that were read. Default: what every group has acknowledged
-    /// goes.
+    /// Sets the retention of entries. Default: an entry is removed once every group has acknowledged
+    /// it.
     pub fn retention(mut self, retention: Retention) -> Self {
         self.config.retention = retention;
         self
     }
 
-    /// Starting point of a consumer that subscribes for the first time. Default [`Start::Oldest`].
-    /// One that is subscribed, and whose group was lost (the stream was deleted, a failover did not
-    /// know of it), begins with the oldest in any case: it skips nothing, and whoever receives is
-    /// told.
+    /// Sets the starting point of a consumer that subscribes for the first time. Default
+    /// [`Start::Oldest`].
+    ///
+    /// If the group of a consumer is lost later (its stream was deleted, or a failover lost it), the
+    /// receiver gets an error. The subscription's `offset_reset` decides where a consumer continues
+    /// that has handled messages of the topic; any other continues with the oldest entry.
     pub fn start(mut self, start: Start) -> Self {
         self.config.start = start;
         self
     }
 
-    /// The most bytes that a payload may have. Default: what the server takes
-    /// (`proto-max-bulk-len`, 512 MiB unless it was set), as far as it lets this user ask: with
-    /// each new connection.
+    /// Sets the maximum size of a payload in bytes; larger messages are rejected. Default: the limit
+    /// of the server (`proto-max-bulk-len`, 512 MiB unless configured), which is read with each new
+    /// connection if the user has the right to.
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.config.max_message_bytes = Some(bytes);
         self
     }
 
-    /// A message is delivered when so many replicas have it too (`WAIT`). Default 0. What reached
-    /// fewer in time is unknown, and nothing more is sent until they are back. A failover can still
-    /// choose a replica without it, if there are more of them.
+    /// Sets the number of replicas that must have a message before it counts as delivered (`WAIT`).
+    /// Default 0. A message that reaches fewer in time has an unknown outcome, and publishing waits
+    /// for the replicas. If there are more replicas than this, a failover can choose one that does
+    /// not have the message. Not supported on a cluster.
     pub fn confirm_replicas(mut self, replicas: u32) -> Self {
         self.config.confirm.replicas = replicas;
         self
     }
 
-    /// A message is delivered when it is on the disk of the primary (`WAITAOF`: Redis 7.2 or newer
-    /// with `appendonly yes`). Default off.
+    /// Counts a message as delivered only when it is on the disk of the primary (`WAITAOF`: Redis 7.2
+    /// or later, with `appendonly yes`). Default off. Not supported on a cluster.
     pub fn confirm_disk(mut self) -> Self {
         self.config.confirm.disk = true;
         self
     }
 
-    /// Sets the time limit for replicas and the disk. Default 2 seconds; shorter than a relay's
+    /// Sets the time limit for replicas and the disk. Default 2 s; shorter than a relay's
     /// `publish_timeout`.
     pub fn confirm_timeout(mut self, timeout: Duration) -> Self {
         self.config.confirm_timeout = timeout;
         self
     }
 
-    /// For how long a stream remembers the newest owner of a bucket without hearing of it. Default
-    /// an hour: much longer than a relay can be late. When the outbox's database is restored from a
-    /// backup, owners' numbers may begin below those that were seen: then publishing is unavailable
-    /// for this long, bucket by bucket, or until the keys `PREFIX:{TOPIC:UNIT}:epochs:*` are
-    /// deleted. Outboxes that are configured with one source hold each other up for good; by
-    /// default each has its own.
+    /// Sets the time for which a stream remembers the newest owner of a bucket after its last
+    /// message. Default 1 hour: much longer than a relay can be late.
+    ///
+    /// After a restore of the outbox's database without a new identity, owners may have lower epochs
+    /// than a stream remembers. Publishing of such a bucket is then unavailable for this time, or
+    /// until the keys `PREFIX:{TOPIC:UNIT}:epochs:*` are deleted. Outboxes that are configured with
+    /// the same source refuse each other as long as both publish; by default each has its own.
     pub fn keep_epochs(mut self, keep: Duration) -> Self {
         self.config.keep_epochs = keep;
         self
     }
 
-    /// Sets the minimum interval at which a stream that is written to is trimmed. Default each
-    /// second.
+    /// Sets the interval at which a stream is trimmed while something is published to it. Default
+    /// 1 s.
     pub fn trim_every(mut self, every: Duration) -> Self {
         self.config.trim_every = every;
         self
     }
 
-    /// For how long a member owns a unit without a heartbeat. Default 15 seconds: after a kill the
-    /// others wait for that long. When the server's clock goes back meanwhile (a replica with
-    /// another one took its place), they wait for twice as long at most.
+    /// Sets the time for which a member owns a unit without a heartbeat. Default 15 s: after a kill,
+    /// the other members wait for this long. If the server's clock goes back meanwhile (a replica
+    /// with another clock became primary), they wait for twice as long at most.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.config.lease = lease;
         self
     }
 
-    /// Sets the interval at which a member says that it is alive and looks for the others. Default
-    /// 3 seconds; at most half of the lease. Units move to a member that joins within two of them.
+    /// Sets the interval at which a member renews its leases and looks for other members. Default
+    /// 3 s; at most half of the lease. Units move to a member that joins within two heartbeats.
     pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
         self.config.heartbeat = heartbeat;
         self
     }
 
-    /// Sets the time limit of connecting, be it to one node of a cluster after another. Default 5
-    /// seconds.
+    /// Sets the time limit of connecting, for all nodes of a cluster together. Default 5 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.config.connect_timeout = timeout;
         self
     }
 
-    /// Sets the time limit of an acknowledgement, a heartbeat, and whatever else answers at once.
-    /// Default 5 seconds. What is published has the relay's time.
+    /// Sets the time limit of heartbeats, reads and acknowledgments. Default 5 s. Publishing has the
+    /// relay's `publish_timeout`.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.config.request_timeout = timeout;
         self
     }
 
-    /// Certificate authorities that are trusted with a `rediss://` address, in PEM. Default: those
-    /// of the system.
+    /// Sets the certificate authorities that are trusted with a `rediss://` address, in PEM. Default:
+    /// those of the system.
     pub fn authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.authorities = Some(pem.into());
         self
     }
 
-    /// The transport. It connects with its first call.
+    /// Creates the transport. It connects with its first call.
     ///
     /// # Errors
     ///
