@@ -72,11 +72,11 @@ fn a_set_that_does_not_compile_or_warns_fails_and_is_named() {
 /// A workspace that can be published: `b` needs `a`; `kit` is for the tests of `a`, and is not
 /// published.
 const CRATES: &str = r#"{"packages": [
-  {"id": "b", "name": "b", "version": "0.3.0", "rust_version": "1.70", "publish": null,
+  {"id": "b", "name": "b", "version": "0.3.0", "repository": "https://host.example/all", "rust_version": "1.70", "publish": null,
    "dependencies": [{"name": "a", "req": "=0.3.0", "kind": null}, {"name": "serde", "req": "^1", "kind": null}]},
-  {"id": "a", "name": "a", "version": "0.3.0", "rust_version": "1.70", "publish": null,
+  {"id": "a", "name": "a", "version": "0.3.0", "repository": "https://host.example/all", "rust_version": "1.70", "publish": null,
    "dependencies": [{"name": "outbox", "req": "*", "kind": "dev"}, {"name": "kit", "req": "*", "kind": "dev"}]},
-  {"id": "outbox", "name": "outbox", "version": "0.3.0", "rust_version": "1.70", "publish": null,
+  {"id": "outbox", "name": "outbox", "version": "0.3.0", "repository": "https://host.example/all", "rust_version": "1.70", "publish": null,
    "dependencies": [{"name": "b", "req": "=0.3.0", "kind": null}]},
   {"id": "kit", "name": "kit", "version": "0.3.0", "rust_version": "1.70", "publish": [], "dependencies": []},
   {"id": "serde", "name": "serde", "version": "1.0.0", "rust_version": "1.60", "publish": null, "dependencies": []}],
@@ -91,13 +91,15 @@ const CHANGES: &str = "# Changelog\n\n## Unreleased\n\n## 0.3.0 (2026-01-01)\n\n
 struct Release {
     crates: String,
     changes: String,
+    readme: &'static str,
     git: &'static str,
     package: &'static str,
 }
 
 impl Release {
     fn good() -> Self {
-        Self { crates: CRATES.to_owned(), changes: CHANGES.to_owned(), git: "", package: "" }
+        let (crates, changes) = (CRATES.to_owned(), CHANGES.to_owned());
+        Self { crates, changes, readme: "[part](#part)\n", git: "", package: "" }
     }
 
     /// Runs the script; None on a machine without jq.
@@ -109,6 +111,7 @@ impl Release {
         workspace.program("all", &self.crates);
         workspace.program("ours", &without);
         workspace.program("CHANGELOG.md", &self.changes);
+        workspace.program("README.md", self.readme);
         workspace.program("bin/git", &format!("{BASH}{}\n", self.git));
         workspace.program("bin/rustc", &format!("{BASH}echo 'host: here'\n"));
         workspace.program("bin/rustup", BASH);
@@ -163,6 +166,11 @@ fn what_can_not_be_published_is_told_and_no_command() {
         (changes("## 0.3.0", "## 0.2.0"), "no section '## 0.3.0'"),
         (changes("- **added** all.\n", ""), "no section '## 0.3.0'"),
         (changes("## Unreleased\n", "## Unreleased\n\n- **fixed** it.\n"), "lines under 'Unreleased'"),
+        (changed("\"repository\": \"https://host.example/all\"", "\"x\": 1"), "a names no repository"),
+        (
+            Release { readme: "[the book](../book/src/SUMMARY.md)\n", ..Release::good() },
+            "README.md:1:[the book](../book/src/SUMMARY.md)",
+        ),
     ];
     for (release, words) in cases {
         let Some(ended) = release.run(&[]) else { return };
