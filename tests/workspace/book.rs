@@ -163,6 +163,30 @@ fn the_tables_of_settings_name_every_setting_and_no_other() {
     }
 }
 
+#[test]
+fn the_page_of_each_backend_names_every_setting_and_no_other() {
+    let options = |store: &str, name: &str| fields(&read(&format!("stores/{store}/src/config.rs")), name);
+    let builder = |transport: &str, file: &str| methods(&read(&format!("transports/{transport}/src/{file}")));
+    let pages = [
+        ("postgres", options("postgres", "PostgresOptions")),
+        ("mysql", options("mysql", "MySqlOptions")),
+        ("mongodb", options("mongodb", "MongoDbOptions")),
+        ("kafka", builder("kafka", "builder.rs")),
+        ("rabbitmq", builder("rabbitmq", "builder.rs")),
+        ("redis", builder("redis", "config.rs")),
+    ];
+    for (page, settings) in pages {
+        let expected: BTreeSet<String> = settings.into_iter().filter(|name| name != "build").collect();
+        let text = read(&format!("book/src/{page}.md"));
+        let is_table =
+            |section: &&str| ["Configuration\n", "Settings\n"].iter().any(|it| section.starts_with(it));
+        let section = text.split("\n## ").find(is_table).unwrap_or_else(|| panic!("{page} has no settings"));
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
+        let told = rows.flat_map(|cell| cell.split('`').step_by(2)).filter(|name| !name.is_empty());
+        assert_eq!(told.map(str::to_owned).collect::<BTreeSet<_>>(), expected, "{page}.md");
+    }
+}
+
 /// A guarantee is only as good as its test.
 #[test]
 fn the_tests_that_the_promises_name_are_there() {
@@ -252,13 +276,14 @@ fn fields(source: &str, name: &str) -> Vec<String> {
 
 /// Returns the public methods of a builder.
 fn methods(source: &str) -> Vec<String> {
-    let names = source.lines().filter_map(|line| line.trim().strip_prefix("pub fn ")?.split_once('('));
-    names.map(|(name, _)| name.to_owned()).collect()
+    let names =
+        source.lines().filter_map(|line| line.trim().strip_prefix("pub fn ")?.split(['(', '<']).next());
+    names.map(str::to_owned).collect()
 }
 
 #[test]
 fn fields_and_methods_are_read_from_sources() {
-    let source = "/// Words.\npub struct A {\n    /// First.\n    pub one: u32,\n    two: u32,\n    pub three: Vec<u8>,\n}\nimpl A {\n    pub fn set(self, x: u32) {}\n    fn own() {}\n}\n";
+    let source = "/// Words.\npub struct A {\n    /// First.\n    pub one: u32,\n    two: u32,\n    pub three: Vec<u8>,\n}\nimpl A {\n    pub fn set<T: Into<A>>(self, x: T) {}\n    fn own() {}\n}\n";
     assert_eq!(fields(source, "A"), ["one", "three"]);
     assert!(fields(source, "B").is_empty());
     assert_eq!(methods(source), ["set"]);

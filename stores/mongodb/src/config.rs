@@ -93,9 +93,9 @@ impl MongoDbOptions {
                 self.conflict_timeout
             ));
         }
-        if self.server_selection_timeout.is_zero() || self.server_selection_timeout > MAX_TIMEOUT {
+        if !(Duration::from_millis(100)..=MAX_TIMEOUT).contains(&self.server_selection_timeout) {
             problems.push(format!(
-                "mongodb.server_selection_timeout is {:?}; make it at least 1s and at most a day",
+                "mongodb.server_selection_timeout is {:?}; make it at least 100ms and at most a day",
                 self.server_selection_timeout
             ));
         }
