@@ -254,8 +254,7 @@ impl Settings {
         let routes = table.get("routes").and_then(Value::as_table);
         routes.into_iter().flat_map(Table::values).filter_map(Value::as_str).for_each(redact::learn);
         let settings = Self::deserialize(Value::Table(table));
-        let settings =
-            settings.map_err(|error| Failed::usage(format!("invalid settings: {}", error.message())))?;
+        let settings = settings.map_err(|error| Failed::usage(invalid(&error)))?;
         settings.redis.cluster.iter().flatten().for_each(|url| redact::learn(url));
         settings.dashboard.secrets().for_each(|secret| redact::learn_secret(secret));
         Ok(settings)
@@ -270,6 +269,18 @@ impl Settings {
     pub(crate) fn transport(&self) -> Result<&str, Failed> {
         self.transport.as_deref().ok_or_else(|| missing("broker", "transport", "kafka://host:9092"))
     }
+}
+
+/// Says what is wrong, and of which setting.
+fn invalid(error: &toml::de::Error) -> String {
+    let words = error.message();
+    // The error has the path of the setting in its text alone, on a line of its own.
+    let text = error.to_string();
+    let path = text.lines().filter_map(|line| line.strip_prefix("in `")?.strip_suffix('`')).next_back();
+    path.map_or_else(
+        || format!("invalid settings: {words}"),
+        |path| format!("invalid settings: {path}: {words}"),
+    )
 }
 
 fn missing(what: &str, name: &str, example: &str) -> Failed {

@@ -25,7 +25,7 @@ fn an_unknown_entry_is_refused_with_those_that_are_known() {
         ("stor = 'x'", "unknown field `stor`"),
         ("[relay]\nleese = '30s'", "unknown field `leese`"),
         ("[relay]\nlease = 30", "invalid type"),
-        ("[relay]\nlease = 'long'", "\"long\" is not a duration"),
+        ("[relay]\nlease = 'long'", "invalid settings: relay.lease: \"long\" is not a duration"),
         ("store = ", "outbox.toml:1: "),
     ] {
         std::fs::write(&file, text).unwrap();
