@@ -28,6 +28,8 @@ pub(crate) struct Error {
     pub(crate) words: String,
 }
 
+/// Beginning of what is said of an open connection.
+const LOST: &str = "the connection to redis was lost: ";
 const MOVED: &str = "this cluster node does not serve the slot; build the transport with cluster(), which follows slots by itself";
 
 const MOVING: &str = "the slot is being migrated; publishing continues afterwards; check CLUSTER NODES for a migration that is stuck";
@@ -211,7 +213,11 @@ impl Error {
     /// The same, met before there was a connection.
     pub(crate) fn while_connecting(self) -> Self {
         match self.reach {
-            Reach::Unknown => Self { reach: Reach::Route, class: "unreachable", ..self },
+            Reach::Unknown => {
+                let cause = self.words.strip_prefix(LOST).unwrap_or(&self.words);
+                let words = format!("can't connect to redis: {cause}; start it, or correct the address");
+                Self { reach: Reach::Route, class: "unreachable", words, ..self }
+            }
             Reach::Topic => Self { reach: Reach::Route, ..self },
             Reach::Route | Reach::Closed => self,
         }
@@ -247,7 +253,7 @@ impl From<RedisError> for Error {
                 class: "configuration",
                 words: error.to_string(),
             },
-            _ => Self::unknown("connection-lost", format!("the connection to redis was lost: {error}")),
+            _ => Self::unknown("connection-lost", format!("{LOST}{error}")),
         }
     }
 }
@@ -274,8 +280,15 @@ mod tests {
 
     #[test]
     fn a_broken_connection_is_unknown_and_one_that_was_never_made_is_not() {
-        let broken = Error::unknown("connection-lost", "it broke");
+        let broken =
+            Error::from(RedisError::from(std::io::Error::from(std::io::ErrorKind::ConnectionRefused)));
         assert!(matches!(broken.outcome(), Outcome::Unknown(_)));
-        assert!(matches!(broken.while_connecting().outcome(), Outcome::Unavailable(Unavailable::Route, _)));
+        let Outcome::Unavailable(Unavailable::Route, failure) = broken.while_connecting().outcome() else {
+            panic!("nothing was sent");
+        };
+        assert_eq!(
+            failure.message,
+            "can't connect to redis: connection refused; start it, or correct the address"
+        );
     }
 }
