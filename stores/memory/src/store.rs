@@ -46,18 +46,18 @@ pub(crate) struct State {
 }
 
 impl MemoryStore {
-    /// An empty store where one transaction writes at a time, without a history.
+    /// Creates an empty store where one transaction writes at a time, without a history.
     #[must_use]
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// Chooses how the store works.
+    /// Returns the builder of a store.
     pub fn builder() -> MemoryStoreBuilder {
         MemoryStoreBuilder::default()
     }
 
-    /// Everything that is in the tables now. For tests: it copies a reference to every row.
+    /// Returns the content of all tables. For tests: it copies a reference to every row.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.shared.state().tables.snapshot()

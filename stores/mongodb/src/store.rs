@@ -30,7 +30,7 @@ use crate::{
 
 /// An outbox in a MongoDB database. Cheap to clone: clones share their client.
 ///
-/// See the [crate](crate) for what it promises and how to run it.
+/// See the [crate](crate) for an example and its features, and its page of the book for all else.
 #[derive(Clone)]
 pub struct MongoDbStore {
     inner: Arc<Inner>,

@@ -35,7 +35,7 @@ const TURNS: Duration = Duration::from_secs(60);
 
 /// An outbox in a MySQL or MariaDB database. Cheap to clone: clones share their connections.
 ///
-/// See the [crate](crate) for what it promises and how to run it.
+/// See the [crate](crate) for an example and its features, and its page of the book for all else.
 #[derive(Clone)]
 pub struct MySqlStore {
     inner: Arc<Inner>,

@@ -51,7 +51,7 @@ const REPEATABLE: [&str; 10] = [
 
 /// An outbox in a PostgreSQL database. Cheap to clone: clones share their connections.
 ///
-/// See the [crate](crate) for its promises and how to run it.
+/// See the [crate](crate) for an example and its features, and its page of the book for all else.
 #[derive(Clone)]
 pub struct PostgresStore {
     inner: Arc<Inner>,

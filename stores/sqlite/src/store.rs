@@ -25,7 +25,7 @@ use crate::{due, fetch, handled, lease, maintain, settle, transition};
 
 /// An outbox in a SQLite file. Cheap to clone: clones share their connections.
 ///
-/// See the [crate](crate) for its promises and how to run it.
+/// See the [crate](crate) for an example and its features, and its page of the book for all else.
 #[derive(Clone)]
 pub struct SqliteStore {
     inner: Arc<Inner>,

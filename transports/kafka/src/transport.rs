@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Publishes to and consumes from Apache Kafka.
 ///
-/// Clones share everything. The connections go with the last clone, or with
+/// Clones share everything. The connections end with the last clone, or with
 /// [`close`](Transport::close).
 #[derive(Clone, Debug)]
 pub struct KafkaTransport {
@@ -114,8 +114,8 @@ impl Drop for SharedTransport {
 }
 
 impl KafkaTransport {
-    /// Starts to build a transport for the brokers at these addresses, such as
-    /// `kafka-1:9092,kafka-2:9092`. A few are enough: the others are learnt from them.
+    /// Returns the builder of a transport to the brokers at these addresses, such as
+    /// `kafka-1:9092,kafka-2:9092`. A few are enough: they name the others.
     pub fn builder(brokers: impl Into<String>) -> KafkaTransportBuilder {
         KafkaTransportBuilder::new(brokers.into())
     }

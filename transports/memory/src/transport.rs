@@ -41,7 +41,7 @@ impl MemoryTransport {
         Self::builder().build()
     }
 
-    /// Starts to build a transport.
+    /// Returns the builder of a transport.
     pub fn builder() -> MemoryTransportBuilder {
         MemoryTransportBuilder::new()
     }

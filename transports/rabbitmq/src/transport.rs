@@ -36,7 +36,7 @@ struct SharedTransport {
 }
 
 impl RabbitMqTransport {
-    /// Starts to build a transport to the broker at `amqp://user:password@host:port/vhost`, or
+    /// Returns the builder of a transport to the broker at `amqp://user:password@host:port/vhost`, or
     /// `amqps://` for TLS.
     ///
     /// `?heartbeat=` (seconds) and `?frame_max=` (bytes) of the URL take precedence over the builder.

@@ -32,8 +32,8 @@ use crate::trimming::Trimming;
 
 /// Publishes to and consumes from Redis Streams. Clones share everything.
 ///
-/// It connects with its first call, starts tasks of tokio for what it receives, and must be used
-/// within a runtime of it.
+/// It connects with its first call, and spawns tasks for subscriptions: use it within a Tokio
+/// runtime.
 #[derive(Clone)]
 pub struct RedisTransport {
     shared: Arc<SharedTransport>,
@@ -58,7 +58,7 @@ impl fmt::Debug for RedisTransport {
 }
 
 impl RedisTransport {
-    /// Starts to build a transport to the server at this address:
+    /// Returns the builder of a transport to the server at this address:
     /// `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS.
     ///
     /// For `rediss://`, rustls needs a provider of cryptography. If the process has none, `build`

@@ -45,8 +45,8 @@ mod start;
 pub struct Inbox;
 
 impl Inbox {
-    /// An inbox in a store, which receives from a transport. Both are cheap to clone, or shared in
-    /// an `Arc`.
+    /// Returns the builder of an inbox in a store, which receives from a transport. Both are cheap to
+    /// clone, or shared in an `Arc`.
     pub fn builder<S: Transactional>(store: S, transport: impl Transport) -> InboxBuilder<S> {
         let store = Arc::new(store);
         InboxBuilder {
@@ -70,8 +70,8 @@ impl Inbox {
     }
 }
 
-/// Sets an inbox up. Nothing is checked before [`start`](Self::start), which then reports
-/// everything that is wrong at once.
+/// Builder of an [`Inbox`]. Checks nothing before [`start`](Self::start), which reports everything
+/// that is wrong at once.
 #[must_use = "nothing runs before `start`"]
 pub struct InboxBuilder<S: Transactional, A = (), C: Codec = Json> {
     store: Arc<S>,
@@ -137,14 +137,14 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
         }
     }
 
-    /// Receives from another transport.
+    /// Replaces the transport that the inbox receives from.
     pub fn transport(mut self, transport: impl Transport) -> Self {
         self.wiring.transport = Arc::new(transport);
         self
     }
 
-    /// Takes transactions from another store of the same database: one over a connection pool of
-    /// its own, so that handlers and requests do not wait for each other.
+    /// Takes transactions from another store of the same database, on a connection pool of its own,
+    /// so that handlers and requests do not wait for each other.
     pub fn store(mut self, store: S) -> Self {
         self.store = Arc::new(store);
         self.outbox = self.outbox.with_store(Arc::clone(&self.store));

@@ -235,7 +235,7 @@ impl Default for InboxConfig {
 }
 
 impl InboxConfig {
-    /// Everything that is wrong, each with its value and the remedy; empty when nothing is.
+    /// Returns everything that is wrong, each problem with its value and the remedy.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();

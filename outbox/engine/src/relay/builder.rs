@@ -68,7 +68,7 @@ impl Relay {
 /// Routes, each with its transport.
 type Transports = Vec<(Route, Arc<dyn Transport>)>;
 
-/// Builder of a relay.
+/// Builder of a [`Relay`].
 ///
 /// Checks nothing before [`start`](Self::start), which reports everything that is wrong at once.
 #[must_use = "nothing runs before `start`"]

@@ -86,8 +86,8 @@ pub struct RelayConfig {
     /// [`max_in_flight`](Self::max_in_flight). Default 500.
     ///
     /// It is never more than a quarter of `max_in_flight`: a relay begins with half of that, and
-    /// fetches nothing before half of it is free. Until the first message of a key is delivered, the key gets an eighth of this
-    /// limit: it may hang, and many such keys must fit.
+    /// fetches nothing before half of it is free. Until the first message of a key is delivered, the
+    /// key gets an eighth of this limit: it may hang, and many such keys must fit.
     pub per_key: usize,
     /// Maximum number of unconfirmed batches of different keys, 1 to 10,000. Default 8.
     ///
