@@ -215,7 +215,7 @@ impl Error {
         match self.reach {
             Reach::Unknown => {
                 let cause = self.words.strip_prefix(LOST).unwrap_or(&self.words);
-                let words = format!("can't connect to redis: {cause}; start it, or correct the address");
+                let words = format!("can't connect to redis: {cause}; check the address, and that it runs");
                 Self { reach: Reach::Route, class: "unreachable", words, ..self }
             }
             Reach::Topic => Self { reach: Reach::Route, ..self },
@@ -288,7 +288,7 @@ mod tests {
         };
         assert_eq!(
             failure.message,
-            "can't connect to redis: connection refused; start it, or correct the address"
+            "can't connect to redis: connection refused; check the address, and that it runs"
         );
     }
 }
