@@ -49,7 +49,7 @@ async fn refuses_longer_handlers<S: Transactional + Clone>(store: S) {
     let inbox = |timeout| {
         let options = HandlerOptions::default().timeout(Duration::from_secs(timeout));
         let inbox = Inbox::builder(store.clone(), Feed::new()).consumer("inventory");
-        inbox.on_message("orders", "order.placed", options, nothing)
+        inbox.on_message_with("orders", "order.placed", options, nothing)
     };
     let Err(error) = inbox(30).start().await else { panic!("{}: it was started", store.name()) };
     let words = error.to_string();

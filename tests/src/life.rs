@@ -154,13 +154,10 @@ impl Life {
             });
         let inbox = match self.knows {
             Knows::Everything => inbox.on_any(handler),
-            Knows::Old => inbox.on_message(topic, Self::PLACED, options, handler),
-            Knows::New => inbox.on_message(topic, Self::PLACED, options, handler.clone()).on_message(
-                topic,
-                Self::CANCELED,
-                options,
-                handler,
-            ),
+            Knows::Old => inbox.on_message_with(topic, Self::PLACED, options, handler),
+            Knows::New => inbox
+                .on_message_with(topic, Self::PLACED, options, handler.clone())
+                .on_message_with(topic, Self::CANCELED, options, handler),
         };
         Ok(inbox.start().await?)
     }

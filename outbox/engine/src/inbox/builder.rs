@@ -181,7 +181,15 @@ impl<S: Transactional, A: Send + Sync + 'static, C: Codec> InboxBuilder<S, A, C>
     }
 
     /// Handles messages of one type without decoding them. Subscribes to the topic.
-    pub fn on_message<H>(
+    pub fn on_message<H>(self, topic: impl AsRef<str>, event_type: impl AsRef<str>, handler: H) -> Self
+    where
+        H: for<'a> MessageHandler<'a, Message, S, A, C>,
+    {
+        self.on_message_with(topic, event_type, HandlerOptions::default(), handler)
+    }
+
+    /// Like [`on_message`](Self::on_message), with options for this handler.
+    pub fn on_message_with<H>(
         mut self,
         topic: impl AsRef<str>,
         event_type: impl AsRef<str>,

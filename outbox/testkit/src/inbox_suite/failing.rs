@@ -79,7 +79,7 @@ pub async fn a_handler_that_takes_too_long_is_rolled_back_and_never_a_success<H:
             if World::<H>::is_of(message, "slow") { Box::pin(std::future::pending()) } else { well() }
         });
         let options = HandlerOptions::default().timeout(Duration::from_millis(500));
-        let inbox = world.bare().on_message("orders", "order.placed", options, slow);
+        let inbox = world.bare().on_message_with("orders", "order.placed", options, slow);
         let inbox = inbox.tries(1).retry(world.retry(2));
         let (never, sent) = (world.send("slow", 1), world.send("a", 3));
         let inbox = start(inbox).await;

@@ -17,7 +17,7 @@ use super::world::{World, direct_world, in_each_mode, start, well, well_unless};
 /// Builds an inbox that knows one type, which is not that of most messages.
 fn choosy<H: InboxHarness>(world: &World<H>) -> InboxBuilder<Faulty<H>> {
     let handler = world.handler(|_, _| well());
-    world.bare().on_message("orders", "order.shipped", HandlerOptions::default(), handler)
+    world.bare().on_message("orders", "order.shipped", handler)
 }
 
 /// Sends a message of an unknown type and one of the known type behind it, of the same key.
@@ -125,10 +125,10 @@ pub async fn a_message_of_an_unknown_type_goes_to_a_member_that_knows_it<H: Inbo
     let seconds = Duration::from_secs;
     let options = HandlerOptions::default().timeout(seconds(2));
     let older = world.bare().store_timeout(seconds(3));
-    let older = older.on_message("orders", "order.shipped", options, world.handler(|_, _| well()));
+    let older = older.on_message_with("orders", "order.shipped", options, world.handler(|_, _| well()));
     let newer = world.bare().store_timeout(seconds(3));
-    let newer = newer.on_message("orders", "order.shipped", options, world.handler(|_, _| well()));
-    let newer = newer.on_message("orders", "order.placed", options, world.handler(|_, _| well()));
+    let newer = newer.on_message_with("orders", "order.shipped", options, world.handler(|_, _| well()));
+    let newer = newer.on_message_with("orders", "order.placed", options, world.handler(|_, _| well()));
     // Each of the two members has the buckets of some of these keys.
     let mut sent = Vec::new();
     for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {

@@ -151,10 +151,9 @@ async fn a_handler_runs_no_more_often_at_once_than_it_may_and_the_others_go_on()
     };
     let bounded = HandlerOptions::default().concurrency(2);
     let free = world.handler(Arc::new(|_, _| async { Ok(()) }.boxed()));
-    let inbox = world.bare().on_message("orders", "order.placed", bounded, handler(S)).on_message(
+    let inbox = world.bare().on_message_with("orders", "order.placed", bounded, handler(S)).on_message(
         "orders",
         "order.read",
-        HandlerOptions::default(),
         free,
     );
     let mut sent = Vec::new();

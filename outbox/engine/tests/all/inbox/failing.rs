@@ -124,7 +124,7 @@ async fn a_handler_that_is_too_slow_is_rolled_back_and_never_a_success() {
         .boxed()
     }));
     let options = HandlerOptions::default().timeout(S);
-    let _inbox = inbox.on_message("orders", "order.placed", options, handler).start().await.unwrap();
+    let _inbox = inbox.on_message_with("orders", "order.placed", options, handler).start().await.unwrap();
     within(S * 60, || world.tables.snapshot().dead == 1).await;
     assert_eq!((world.ledger.len(), world.feed.unacknowledged()), (0, 0));
     let dead = world.dead().await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outbox_contract::Admin;
 use outbox_contract::admin::Ownership;
-use outbox_engine::{HandlerOptions, InboxBuilder, InboxHandle, Mode};
+use outbox_engine::{InboxBuilder, InboxHandle, Mode};
 
 use crate::inbox::support::{S, Store, World, message, route, within};
 
@@ -15,7 +15,7 @@ const LEASE: Duration = Duration::from_secs(60);
 fn older(world: &World, label: &str) -> InboxBuilder<Store> {
     let handler = world.handler(std::sync::Arc::new(|_, _| Box::pin(async { Ok(()) })));
     let member = world.beside().bare().label(label).lease(LEASE);
-    member.on_message("orders", "order.shipped", HandlerOptions::default(), handler)
+    member.on_message("orders", "order.shipped", handler)
 }
 
 async fn ownership(world: &World) -> Ownership {

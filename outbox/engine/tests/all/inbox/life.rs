@@ -211,7 +211,7 @@ async fn what_no_handler_wants_goes_where_it_was_told_to() {
     for unknown in [UnknownType::DeadLetter, UnknownType::Ignore, UnknownType::Wait] {
         let world = World::new();
         let handler = world.handler(Arc::new(|_, _| async { Ok(()) }.boxed()));
-        let inbox = world.bare().on_message("orders", "order.shipped", Default::default(), handler);
+        let inbox = world.bare().on_message("orders", "order.shipped", handler);
         let mut known = message("a");
         known.event_type = "order.shipped".into();
         world.send("a", 1);

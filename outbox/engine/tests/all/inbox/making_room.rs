@@ -110,8 +110,8 @@ async fn many_keys_that_wait_for_their_handler_hold_up_no_other_handler() {
     }));
     let free = world.handler(Arc::new(|_, _| async { Ok(()) }.boxed()));
     let one = HandlerOptions::default().concurrency(1);
-    let inbox = world.bare().on_message("orders", "order.placed", one, slow);
-    let inbox = inbox.on_message("orders", "order.read", HandlerOptions::default(), free);
+    let inbox = world.bare().on_message_with("orders", "order.placed", one, slow);
+    let inbox = inbox.on_message("orders", "order.read", free);
     let inbox = inbox.mode(Mode::Stored).start().await.unwrap();
     let mut sent: Vec<Message> = (0..MANY).flat_map(|key| world.send(&format!("key-{key}"), 1)).collect();
     let mut read = message("free");

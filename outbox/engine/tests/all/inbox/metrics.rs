@@ -65,7 +65,7 @@ async fn a_message_that_fails_and_one_without_a_handler_are_counted() {
         async { Err(HandlerError::from(HandlerFailure::rejected("test", "bad"))) }.boxed()
     };
     let handler = world.handler(Arc::new(fails));
-    let inbox = world.bare().on_message("orders", "order.shipped", Default::default(), handler);
+    let inbox = world.bare().on_message("orders", "order.shipped", handler);
     let mut known = message("a");
     known.event_type = "order.shipped".into();
     world.send("b", 1);
@@ -81,7 +81,7 @@ async fn a_message_for_a_newer_program_is_postponed() {
     let (_collecting, values) = scrape.collect();
     let world = World::new();
     let handler = world.handler(Arc::new(|_, _| async { Ok(()) }.boxed()));
-    let inbox = world.bare().on_message("orders", "order.shipped", Default::default(), handler);
+    let inbox = world.bare().on_message("orders", "order.shipped", handler);
     world.send("a", 1);
     let inbox = inbox.unknown_types(UnknownType::Wait).start().await.unwrap();
     within(S * 60, || inbox.stats().postponed >= 1).await;

@@ -121,8 +121,8 @@ async fn stored_messages_that_wait_for_a_handler_hold_up_no_other_and_are_not_at
         world.feed.send(read.clone());
         sent.push(read.clone());
         let one = HandlerOptions::default().concurrency(1);
-        let inbox = world.bare().on_message("orders", "order.placed", one, world.handler(calls.slow()));
-        let inbox = inbox.on_message("orders", "order.read", HandlerOptions::default(), free);
+        let inbox = world.bare().on_message_with("orders", "order.placed", one, world.handler(calls.slow()));
+        let inbox = inbox.on_message("orders", "order.read", free);
         let inbox = inbox.mode(Mode::Stored).batch(batch).start().await.unwrap();
         within(S * 30, || world.feed.unacknowledged() == 0).await;
         let took = within(S * 300, || world.ledger.has(read.id)).await;
