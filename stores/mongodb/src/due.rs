@@ -48,40 +48,47 @@ pub(crate) async fn due(database: &Database, request: &DueRequest) -> Result<Due
     // One more than asked for, due or not: it says when to ask again.
     let most = i64::try_from(request.keys.saturating_add(1)).unwrap_or(i64::MAX);
     let now = database.now(&mut session).await?;
-    let mut cursor = database
-        .keys()
-        .find(filter)
-        .sort(doc! { "next_attempt_at": 1 })
-        .limit(most)
-        .session(&mut session)
-        .await?;
-    let mut rows = Vec::new();
-    while let Some(row) = cursor.next(&mut session).await {
-        rows.push(row?);
-    }
-
     let mut due = Due::default();
     let mut budget = Budget { left: request.bytes, is_first: true };
-    for row in &rows {
-        let due_in = number(row, "next_attempt_at").unwrap_or_default().saturating_sub(now);
-        if due_in > 0 || due.keys.len() == request.keys {
-            due.next = Some(Duration::from_micros(u64::try_from(due_in).unwrap_or_default()));
-            break;
+    let mut seen = 0;
+    // What can't be read holds up nothing else: a page that is full of it is followed by another.
+    loop {
+        let mut cursor = database
+            .keys()
+            .find(filter.clone())
+            .sort(doc! { "next_attempt_at": 1 })
+            .skip(seen)
+            .limit(most)
+            .session(&mut session)
+            .await?;
+        let mut rows = Vec::new();
+        while let Some(row) = cursor.next(&mut session).await {
+            rows.push(row?);
         }
-        match read_key(database, &mut session, request, row, &mut budget).await? {
-            Read::Key(key) => {
-                budget.is_first = false;
-                due.keys.push(key);
-            }
-            Read::Unreadable => {}
-            // It is the next to be asked for, and with it those behind it.
-            Read::DoesNotFit => {
-                due.next = Some(Duration::ZERO);
+        for row in &rows {
+            let due_in = number(row, "next_attempt_at").unwrap_or_default().saturating_sub(now);
+            if due_in > 0 || due.keys.len() == request.keys {
+                due.next = Some(Duration::from_micros(u64::try_from(due_in).unwrap_or_default()));
                 break;
             }
+            match read_key(database, &mut session, request, row, &mut budget).await? {
+                Read::Key(key) => {
+                    budget.is_first = false;
+                    due.keys.push(key);
+                }
+                Read::Unreadable => {}
+                // It is the next to be asked for, and with it those behind it.
+                Read::DoesNotFit => {
+                    due.next = Some(Duration::ZERO);
+                    break;
+                }
+            }
         }
+        if due.next.is_some() || rows.len() <= request.keys {
+            return Ok(due);
+        }
+        seen += u64::try_from(rows.len()).unwrap_or(u64::MAX);
     }
-    Ok(due)
 }
 
 /// Bytes that may still be read. The first message of the first key is read whatever it has, so

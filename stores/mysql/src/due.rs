@@ -58,32 +58,40 @@ async fn read(
     request: &DueRequest,
     buckets: &BucketSet,
 ) -> Result<Due, sqlx::Error> {
-    let rows = sqlx::raw_sql(AssertSqlSafe(statement(request, buckets))).fetch_all(&mut *connection).await?;
     let mut due = Due::default();
     let mut room = Room { bytes: request.bytes, is_all: true };
-    for row in &rows {
-        let due_in: i64 = row.try_get_unchecked(7)?;
-        if due_in > 0 || due.keys.len() == request.keys {
-            due.next = Some(Duration::from_micros(u64::try_from(due_in).unwrap_or_default()));
-            break;
-        }
-        match read_key(connection, request, row, room).await? {
-            Read::Key(key, left) => {
-                due.keys.push(key);
-                room = left;
-            }
-            Read::Unreadable => {}
-            Read::NoRoom => {
-                due.next = Some(Duration::ZERO);
+    let mut seen = 0;
+    // What can't be read holds up nothing else: a page that is full of it is followed by another.
+    loop {
+        let statement = AssertSqlSafe(statement(request, buckets, seen));
+        let rows = sqlx::raw_sql(statement).fetch_all(&mut *connection).await?;
+        for row in &rows {
+            let due_in: i64 = row.try_get_unchecked(7)?;
+            if due_in > 0 || due.keys.len() == request.keys {
+                due.next = Some(Duration::from_micros(u64::try_from(due_in).unwrap_or_default()));
                 break;
             }
+            match read_key(connection, request, row, room).await? {
+                Read::Key(key, left) => {
+                    due.keys.push(key);
+                    room = left;
+                }
+                Read::Unreadable => {}
+                Read::NoRoom => {
+                    due.next = Some(Duration::ZERO);
+                    break;
+                }
+            }
         }
+        if due.next.is_some() || rows.len() <= request.keys {
+            return Ok(due);
+        }
+        seen += rows.len();
     }
-    Ok(due)
 }
 
 /// The statement for failing keys, the next due first, those that are not due yet behind them.
-fn statement(request: &DueRequest, buckets: &BucketSet) -> String {
+fn statement(request: &DueRequest, buckets: &BucketSet, seen: usize) -> String {
     let mut conditions = format!(
         "k.route = {} and k.held = 0 and {}",
         sql::literal(request.route.as_str()),
@@ -106,7 +114,7 @@ fn statement(request: &DueRequest, buckets: &BucketSet) -> String {
     format!(
         "select k.topic, k.`key`, k.bucket, k.version, k.failing, k.attempts, k.first_failure, \
          coalesce(k.next_attempt_at - timestampdiff(microsecond, timestamp'1970-01-01 00:00:00', utc_timestamp(6)), 0) \
-         from outbox_key k force index (outbox_key_due) where {conditions} order by k.next_attempt_at limit {limit}"
+         from outbox_key k force index (outbox_key_due) where {conditions} order by k.next_attempt_at limit {limit} offset {seen}"
     )
 }
 
@@ -210,8 +218,11 @@ mod tests {
         request.keys = 4;
         request.messages = 1;
         request.bytes = 1;
-        let statement = statement(&request, &BucketSet::from_iter([Bucket(3), Bucket(4)]));
+        let statement = statement(&request, &BucketSet::from_iter([Bucket(3), Bucket(4)]), 0);
         assert!(statement.contains("(k.topic, k.`key`) not in ((x'74',x'6b'))"), "{statement}");
-        assert!(statement.contains("k.bucket in (3,4)") && statement.ends_with("limit 5"), "{statement}");
+        assert!(
+            statement.contains("k.bucket in (3,4)") && statement.ends_with("limit 5 offset 0"),
+            "{statement}"
+        );
     }
 }

@@ -38,9 +38,30 @@ pub(crate) async fn due(
     sql: &Statements,
     request: &DueRequest,
 ) -> Result<Due, sqlx::Error> {
+    let mut seen = 0;
+    // Unreadable keys hold up no others: a page that is full of them is followed by another.
+    loop {
+        let rows = keys(connection, sql, request, seen).await?;
+        let mut due = readable(connection, sql, request, &rows).await?;
+        let is_full = rows.len() > request.keys;
+        if !is_full || due.next.is_some() || !due.keys.is_empty() {
+            // Where some of a full page are left out, others may be due behind it.
+            due.next = due.next.or(is_full.then_some(Duration::ZERO));
+            return Ok(due);
+        }
+        seen += rows.len();
+    }
+}
+
+/// A page of the failing keys, the next due first, behind as many as were seen.
+async fn keys(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    request: &DueRequest,
+    seen: usize,
+) -> Result<Vec<PgRow>, sqlx::Error> {
     let muted = Muted::of(&request.muted);
-    let rows = sql
-        .query(&sql.due_keys)
+    sql.query(&sql.due_keys)
         .bind(request.route.as_str())
         .bind(request.relay.as_uuid())
         .bind(bits(&request.buckets))
@@ -53,9 +74,18 @@ pub(crate) async fn due(
         // One more than requested, due or not: it gives the time of the next request.
         .bind(number(request.keys.saturating_add(1)))
         .bind(number(request.messages.max(1)))
-        .fetch_all(&mut *connection)
-        .await?;
+        .bind(number(seen))
+        .fetch_all(connection)
+        .await
+}
 
+/// What is due of a page, with its messages.
+async fn readable(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    request: &DueRequest,
+    rows: &[PgRow],
+) -> Result<Due, sqlx::Error> {
     let mut due = Due::default();
     let mut rows = rows.iter().peekable();
     // Again if none of the chosen keys can be read: broken ones must not block others.

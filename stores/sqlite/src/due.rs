@@ -16,11 +16,48 @@ use crate::sql;
 pub(crate) async fn due(pool: &SqlitePool, request: &DueRequest) -> Result<Due, sqlx::Error> {
     // One snapshot for the keys and the messages parked behind them.
     let mut tx = pool.begin().await?;
+    let mut due = Due::default();
+    let mut budget = request.bytes;
+    let mut seen = 0;
+    // Unreadable keys hold up no others: a page that is full of them is followed by another.
+    loop {
+        let rows = keys(&mut tx, request, seen).await?;
+        for row in &rows {
+            let due_in: i64 = row.try_get("due_in")?;
+            if due_in > 0 || due.keys.len() == request.keys {
+                due.next = Some(Duration::from_micros(u64::try_from(due_in).unwrap_or_default()));
+                break;
+            }
+            // An unreadable key does not count as the first.
+            match read_key(&mut tx, request, row, &mut budget, due.keys.is_empty()).await? {
+                Choice::Taken(key) => due.keys.push(*key),
+                Choice::Broken => {}
+                Choice::DoesNotFit => {
+                    due.next = Some(Duration::ZERO);
+                    break;
+                }
+            }
+        }
+        if due.next.is_some() || rows.len() <= request.keys {
+            break;
+        }
+        seen += rows.len();
+    }
+    tx.rollback().await?;
+    Ok(due)
+}
+
+/// A page of the failing keys, the next due first, behind as many as were seen.
+async fn keys(
+    connection: &mut SqliteConnection,
+    request: &DueRequest,
+    seen: usize,
+) -> Result<Vec<SqliteRow>, sqlx::Error> {
     let muted = Muted::of(&request.muted);
     let except = request.except.iter().map(|key| serde_json::json!([key.topic.as_str(), key.key.as_str()]));
     // One more than requested, due or not: it gives the time of the next request.
     let most = i64::try_from(request.keys.saturating_add(1)).unwrap_or(i64::MAX);
-    let rows = sqlx::query(sql::DUE_KEYS)
+    sqlx::query(sql::DUE_KEYS)
         .bind(request.route.as_str())
         .bind(&request.relay.as_uuid().as_bytes()[..])
         .bind(bucket_list(&request.buckets))
@@ -29,29 +66,9 @@ pub(crate) async fn due(pool: &SqlitePool, request: &DueRequest) -> Result<Due, 
         .bind(muted.topics)
         .bind(muted.keys)
         .bind(most)
-        .fetch_all(&mut *tx)
-        .await?;
-
-    let mut due = Due::default();
-    let mut budget = request.bytes;
-    for row in &rows {
-        let due_in: i64 = row.try_get("due_in")?;
-        if due_in > 0 || due.keys.len() == request.keys {
-            due.next = Some(Duration::from_micros(u64::try_from(due_in).unwrap_or_default()));
-            break;
-        }
-        // An unreadable key does not count as the first.
-        match read_key(&mut tx, request, row, &mut budget, due.keys.is_empty()).await? {
-            Choice::Taken(key) => due.keys.push(*key),
-            Choice::Broken => {}
-            Choice::DoesNotFit => {
-                due.next = Some(Duration::ZERO);
-                break;
-            }
-        }
-    }
-    tx.rollback().await?;
-    Ok(due)
+        .bind(i64::try_from(seen).unwrap_or(i64::MAX))
+        .fetch_all(connection)
+        .await
 }
 
 /// Result for a due key.

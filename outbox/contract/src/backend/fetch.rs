@@ -283,7 +283,8 @@ impl DueRequest {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Due {
-    /// The keys, the longest due first.
+    /// The keys, the longest due first. Those that can't be read are left out, and hold up no
+    /// others.
     pub keys: Vec<DueKey>,
     /// Time until the next key outside this answer is due, of those that the request asks for: not
     /// an excluded or muted one, nor one of a bucket without its lease. `None`: no such key. Zero:

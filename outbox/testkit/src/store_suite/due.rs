@@ -231,3 +231,33 @@ pub async fn a_key_that_was_released_by_hand_is_due<H: StoreHarness>(harness: &H
     assert_eq!(relay.step(&held, Some(version), Step::Resume { delivered }).await, None);
     relay.assert_flows(&held).await;
 }
+
+/// Keys whose messages can't be read hold up no others, however many of them have been due for
+/// longer.
+pub async fn unreadable_keys_hold_up_no_others<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    for key in ["a", "b", "c", "d", "e"] {
+        failing(&relay, "spoiled", key, 1, NOW).await;
+    }
+    if !harness.spoil_parked("spoiled").await {
+        return not_applicable::<H>("messages of this store can't be unreadable");
+    }
+    harness.advance(Duration::from_millis(5)).await;
+    let mut waiting =
+        vec![failing(&relay, "orders", "a", 1, NOW).await, failing(&relay, "orders", "b", 1, NOW).await];
+    failing(&relay, "orders", "later", 1, LATER).await;
+    let mut request = relay.due_request();
+    request.keys = 1;
+    while let Some(left) = waiting.len().checked_sub(1) {
+        let due = relay.due_with(&request).await;
+        assert_eq!(due.keys.len(), 1, "with {left} behind it");
+        let key = keys(&due).remove(0);
+        waiting.retain(|waits| *waits != key);
+        assert_eq!(waiting.len(), left, "{key} is due twice");
+        request.except.push(key);
+    }
+    let due = relay.due_with(&request).await;
+    assert!(due.keys.is_empty());
+    assert!(due.next > Some(Duration::from_secs(3_000)), "the other is known: {:?}", due.next);
+}

@@ -79,6 +79,13 @@ pub trait StoreHarness: Send + Sync + Sized + 'static {
         async { false }
     }
 
+    /// Makes every parked message of a topic unreadable, as another program's may be: its headers are
+    /// no headers. Returns true if it was done; by default it can't be.
+    fn spoil_parked(&self, topic: &str) -> impl Future<Output = bool> + Send {
+        let _ = topic;
+        async { false }
+    }
+
     /// Releases every held key by hand: clears its mark in the table, and nothing else. Returns true if
     /// it was done; by default it can't be.
     fn release_by_hand(&self) -> impl Future<Output = bool> + Send {

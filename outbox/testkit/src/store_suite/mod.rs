@@ -230,6 +230,7 @@ macro_rules! __store_properties {
                 keys_of_large_messages_come_one_by_one
                 only_the_owner_of_a_key_is_given_it
                 a_key_that_was_released_by_hand_is_due
+                unreadable_keys_hold_up_no_others
             }
             operators {
                 a_held_key_waits_for_the_operator

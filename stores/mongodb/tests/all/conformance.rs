@@ -101,6 +101,14 @@ impl StoreHarness for Subject {
         true
     }
 
+    async fn spoil_parked(&self, topic: &str) -> bool {
+        let database = self.store.client().default_database().expect("the URL names a database");
+        let parked = database.collection::<Document>("outbox_parked");
+        let spoil = doc! { "$set": { "headers": "x" } };
+        parked.update_many(doc! { "topic": topic }, spoil).await.expect("messages can be written");
+        true
+    }
+
     async fn release_by_hand(&self) -> bool {
         let database = self.store.client().default_database().expect("the URL names a database");
         let keys = database.collection::<Document>("outbox_key");

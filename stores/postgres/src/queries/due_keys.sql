@@ -1,8 +1,8 @@
 -- Failing keys of buckets that this relay holds, the next due first, those that are not due yet
 -- behind them, with the sizes of their first parked messages: $1 route, $2 relay, $3 buckets
 -- (bits), $4 and $5 topics and keys to leave out, $6 whether all is muted, $7 muted topics, $8 and
--- $9 topics and keys of muted keys, $10 maximum keys, $11 maximum messages of each. A key without a
--- time, which somebody has released by hand, is due.
+-- $9 topics and keys of muted keys, $10 maximum keys, $11 maximum messages of each, $12 keys before
+-- them. A key without a time, which somebody has released by hand, is due.
 with held as materialized (
     select bit_or(set_bit(b'0'::bit(256), l.bucket, 1)) as buckets
     from outbox_relay r
@@ -21,7 +21,7 @@ with held as materialized (
       and k.topic <> all($7::text[])
       and (k.topic, k.key) not in (select u.t, u.k from unnest($8::text[], $9::text[]) u(t, k))
     order by k.next_attempt_at nulls first
-    limit $10
+    limit $10 offset $12
 )
 select k.topic, k.key, k.bucket::bigint as bucket, k.version, k.failing, k.attempts, k.first_failure,
        coalesce(k.next_attempt_at - outbox_now(), 0) as due_in,

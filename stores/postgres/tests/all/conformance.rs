@@ -111,6 +111,13 @@ macro_rules! on {
                     true
                 }
 
+                async fn spoil_parked(&self, topic: &str) -> bool {
+                    let spoil =
+                        sqlx::query("update outbox_parked set headers = 'x' where topic = $1").bind(topic);
+                    spoil.execute(self.store.pool()).await.expect("the table is there");
+                    true
+                }
+
                 async fn release_by_hand(&self) -> bool {
                     let release = sqlx::query("update outbox_key set held = false");
                     release.execute(self.store.pool()).await.expect("the table is there");

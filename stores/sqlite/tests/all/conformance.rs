@@ -49,6 +49,11 @@ async fn restore_parked(store: &SqliteStore) {
     sqlx::query(sqlx::AssertSqlSafe(copy)).execute(store.pool()).await.expect("the tables are there");
 }
 
+async fn spoil_parked(store: &SqliteStore, topic: &str) {
+    let spoil = sqlx::query("update outbox_parked set headers = x'78' where topic = ?").bind(topic);
+    spoil.execute(store.pool()).await.expect("the table is there");
+}
+
 async fn release_by_hand(store: &SqliteStore) {
     let release = sqlx::query("update outbox_key set held = false");
     release.execute(store.pool()).await.expect("the table is there");
@@ -114,6 +119,11 @@ mod file {
             true
         }
 
+        async fn spoil_parked(&self, topic: &str) -> bool {
+            spoil_parked(&self.store, topic).await;
+            true
+        }
+
         async fn release_by_hand(&self) -> bool {
             release_by_hand(&self.store).await;
             true
@@ -161,6 +171,11 @@ mod in_memory {
 
         async fn restore_parked(&self) -> bool {
             restore_parked(&self.0).await;
+            true
+        }
+
+        async fn spoil_parked(&self, topic: &str) -> bool {
+            spoil_parked(&self.0, topic).await;
             true
         }
 

@@ -152,7 +152,7 @@ async fn what_is_due_is_found_by_an_index() {
     let due = plan(
         &mut connection,
         due,
-        "'default', gen_random_uuid(), '\\x00', '{}', '{}', false, '{}', '{}', '{}', 10, 10",
+        "'default', gen_random_uuid(), '\\x00', '{}', '{}', false, '{}', '{}', '{}', 10, 10, 0",
     )
     .await;
     assert_has(&due, "outbox_key_due");
