@@ -76,8 +76,7 @@ impl Publisher {
         if messages.is_empty() {
             return refused;
         }
-        let whole = slots.is_none();
-        let count = messages.len();
+        let inner = if slots.is_some() { Outcomes::new(messages.len()) } else { outcomes.clone() };
         let deadline = context.config.publish_timeout;
         let flight = Flight { number: batch.number, epochs: batch.epochs.clone(), line: batch.line };
         let batch = PublishBatch::new(
@@ -90,7 +89,6 @@ impl Publisher {
         .with_now(context.store_now())
         .with_tried(batch.attempts)
         .with_epochs(batch.epochs);
-        let inner = if whole { outcomes.clone() } else { Outcomes::new(count) };
         let pass_on = || {
             for (slot, delivered) in slots.iter().flatten().zip(inner.delivered()) {
                 if delivered {
@@ -99,9 +97,11 @@ impl Publisher {
             }
         };
         self.wait_for(flight, batch, &inner, pass_on).await;
-        for (slot, outcome) in slots.unwrap_or_default().into_iter().zip(inner_outcomes(whole, &inner)) {
-            if let Some(outcome) = outcome {
-                outcomes.report(slot, outcome);
+        if let Some(slots) = slots {
+            for (slot, outcome) in slots.into_iter().zip(inner.take()) {
+                if let Some(outcome) = outcome {
+                    outcomes.report(slot, outcome);
+                }
             }
         }
         refused
@@ -183,39 +183,24 @@ impl Publisher {
         refused: &mut BTreeSet<usize>,
     ) -> (Vec<Arc<Stored>>, Option<Vec<usize>>) {
         let mut cut = BTreeSet::new();
-        for (slot, stored) in messages.iter().enumerate() {
-            if lost.contains_key(&stored.bucket) {
-                outcomes.report(slot, Outcome::Blocked);
-                cut.insert(stored.message.key_id());
+        let remains = |(slot, stored): &(usize, Arc<Stored>)| {
+            let is_cut = lost.contains_key(&stored.bucket)
+                || (!cut.is_empty() && cut.contains(&stored.message.key_id()));
+            // Asked once: a transport may learn of another limit at any time.
+            let outcome = if is_cut {
+                Outcome::Blocked
             } else if let Err(rejection) = self.context.transport.validate(&stored.message) {
-                let key = stored.message.key_id();
-                let behind = cut.contains(&key);
-                refused.insert(slot);
-                outcomes.report(slot, if behind { Outcome::Blocked } else { Outcome::Rejected(rejection.0) });
-                cut.insert(key);
-            } else if !cut.is_empty() && cut.contains(&stored.message.key_id()) {
-                outcomes.report(slot, Outcome::Blocked);
-            }
-        }
-        if cut.is_empty() {
-            return (messages, None);
-        }
-        let mut first_cut = BTreeSet::new();
-        let mut kept = Vec::new();
-        let mut slots = Vec::new();
-        for (slot, stored) in messages.into_iter().enumerate() {
-            let key = stored.message.key_id();
-            if first_cut.contains(&key)
-                || lost.contains_key(&stored.bucket)
-                || self.context.transport.validate(&stored.message).is_err()
-            {
-                first_cut.insert(key);
+                refused.insert(*slot);
+                Outcome::Rejected(rejection.0)
             } else {
-                slots.push(slot);
-                kept.push(stored);
-            }
-        }
-        (kept, Some(slots))
+                return true;
+            };
+            outcomes.report(*slot, outcome);
+            cut.insert(stored.message.key_id());
+            false
+        };
+        let (slots, rest): (Vec<usize>, _) = messages.into_iter().enumerate().filter(remains).unzip();
+        (rest, (!cut.is_empty()).then_some(slots))
     }
 }
 
@@ -248,8 +233,4 @@ impl Drop for UnconfirmedEntry<'_> {
     fn drop(&mut self) {
         self.context.out().end(self.batch);
     }
-}
-
-fn inner_outcomes(whole: bool, inner: &Outcomes) -> Vec<Option<Outcome>> {
-    if whole { Vec::new() } else { inner.take() }
 }

@@ -2,6 +2,7 @@
 //! and an outage uses up no attempts.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use outbox_contract::backend::TransportLayer;
 use outbox_contract::{Exhausted, Failure, Message, Rejection, RetryPolicy};
@@ -300,4 +301,33 @@ async fn a_message_that_is_refused_at_once_does_not_end_an_outage() {
     assert!(away(Status::Unhealthy), "the outage lasts: {:?}", relay.health());
     rig.transport.come_back();
     world.drained(S * 30).await;
+}
+
+/// Transport that learns of a higher limit right after it has refused a message.
+struct Raised(Arc<ChaosTransport>, AtomicBool);
+
+impl TransportLayer for Raised {
+    type Inner = ChaosTransport;
+
+    fn inner(&self) -> &ChaosTransport {
+        &self.0
+    }
+
+    fn validate(&self, _message: &Message) -> Result<(), Rejection> {
+        let refuses = !self.1.swap(true, Ordering::SeqCst);
+        if refuses { Err(Rejection(Failure::new("too-large", "as the test has it"))) } else { Ok(()) }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_refused_is_not_sent_whatever_the_limit_is_by_then() {
+    let world = World::new();
+    let rig = world.rig();
+    let raised = Raised(Arc::clone(&rig.transport), AtomicBool::default());
+    let relay = Relay::builder(Arc::clone(&rig.store), raised);
+    let relay = relay.clock(Arc::<outbox_testkit::TestClock>::clone(&rig.clock)).seed(1);
+    let _relay = relay.start().await.unwrap();
+    world.append([message("a"), message("a")]).await;
+    world.drained(S * 10).await;
+    assert_eq!((world.dead().await.len(), world.broker.len()), (1, 1), "the first is one, the second sent");
 }
