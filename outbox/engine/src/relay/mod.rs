@@ -7,10 +7,7 @@
 //!                  ├─ Poller        queries the store
 //!                  ├─ Transitions   writes transitions of failing keys to the store
 //!                  └─ Settler       removes delivered messages; outlives the others
-//! Maintenance     ─┬─ RetentionJob  scheduled messages, expired rows
-//!                  ├─ BacklogJob    figures of the backlog
-//!                  ├─ TopicsJob     age of each topic
-//!                  └─ UnservedJob   routes without a running relay
+//! Maintenance     ─── Rounds        one for each job: retention, figures, unserved routes, settings
 //! ```
 
 mod builder;

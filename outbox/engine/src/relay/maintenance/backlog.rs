@@ -1,44 +1,14 @@
 //! Backlog job: measures the backlog, and checks whether an unreachable transport is back. It runs
 //! in every relay.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use futures_util::future::{join, join_all};
-use ractor::{ActorProcessingErr, ActorRef};
+use futures_util::future::join;
 
 use crate::relay::context::{Context, in_time};
 
-/// Job that measures the backlog.
-pub(crate) struct BacklogJob {
-    /// Routes of this relay; the configuration of the first applies.
-    pub(crate) routes: Vec<Arc<Context>>,
-}
-
-/// Message: measure now.
-pub(crate) struct Measure;
-
-#[ractor::actor(message = Measure, state = ())]
-impl BacklogJob {
-    async fn pre_start(&self, _myself: ActorRef<Measure>, (): ()) -> Result<(), ActorProcessingErr> {
-        Ok(())
-    }
-
-    async fn post_start(&self, myself: ActorRef<Measure>, _state: &mut ()) -> Result<(), ActorProcessingErr> {
-        Ok(myself.cast(Measure)?)
-    }
-
-    async fn handle(
-        &self,
-        myself: ActorRef<Measure>,
-        Measure: Measure,
-        _state: &mut (),
-    ) -> Result<(), ActorProcessingErr> {
-        let Some(first) = self.routes.first() else { return Ok(()) };
-        join_all(self.routes.iter().map(|route| join(measure(route), check_transport(route)))).await;
-        myself.send_after(first.config.observe_every, || Measure);
-        Ok(())
-    }
+pub(super) async fn round(route: &Context) {
+    join(measure(route), check_transport(route)).await;
 }
 
 /// Checks a transport that did not answer the last check, or that counts as unavailable, while this

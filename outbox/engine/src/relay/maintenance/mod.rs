@@ -4,7 +4,6 @@
 
 mod backlog;
 mod retention;
-mod settings;
 mod topics;
 mod unserved;
 mod unserved_routes;
@@ -12,15 +11,13 @@ mod unserved_routes;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use futures_util::future::join_all;
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use retention::Retention;
 
 use super::context::Context;
 use crate::restart::{RestartPolicy, ended};
-use backlog::BacklogJob;
-use retention::RetentionJob;
-use settings::SettingsJob;
-use topics::TopicsJob;
-use unserved::UnservedJob;
+use crate::transport_check;
 
 pub(crate) use unserved_routes::{UnservedRoutes, advice};
 
@@ -95,8 +92,9 @@ impl Maintenance {
         MaintenanceMsg::Start(job): MaintenanceMsg,
         state: &mut MaintenanceState,
     ) -> Result<(), ActorProcessingErr> {
-        let cell = self.start(job, myself.get_cell()).await?;
-        state.running.push((cell.get_id(), job));
+        let rounds = Rounds { job, routes: self.routes.clone() };
+        let (running, _) = Actor::spawn_linked(None, rounds, (), myself.get_cell()).await?;
+        state.running.push((running.get_id(), job));
         Ok(())
     }
 
@@ -118,22 +116,67 @@ impl Maintenance {
     }
 }
 
-impl Maintenance {
-    async fn start(&self, job: Job, myself: ActorCell) -> Result<ActorCell, ActorProcessingErr> {
-        let routes = self.routes.clone();
-        Ok(match job {
-            Job::Retention => {
-                Actor::spawn_linked(None, RetentionJob { routes }, (), myself).await?.0.get_cell()
+/// Job at work: rounds, with waits between them.
+struct Rounds {
+    job: Job,
+    /// Routes of the relay; the configuration of the first applies.
+    routes: Vec<Arc<Context>>,
+}
+
+/// Message: do a round.
+struct Round;
+
+#[ractor::actor(message = Round, state = Retention)]
+impl Rounds {
+    async fn pre_start(&self, _myself: ActorRef<Round>, (): ()) -> Result<Retention, ActorProcessingErr> {
+        Ok(Retention::default())
+    }
+
+    async fn post_start(
+        &self,
+        myself: ActorRef<Round>,
+        _state: &mut Retention,
+    ) -> Result<(), ActorProcessingErr> {
+        match self.job {
+            Job::Retention | Job::Backlog => myself.cast(Round)?,
+            // They need what others do first, or what the start has just done.
+            Job::Topics => drop(myself.send_after(topics::EVERY, || Round)),
+            Job::Unserved => drop(myself.send_after(unserved::EVERY, || Round)),
+            Job::Settings => drop(myself.send_after(transport_check::EVERY, || Round)),
+        }
+        Ok(())
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Round>,
+        Round: Round,
+        retention: &mut Retention,
+    ) -> Result<(), ActorProcessingErr> {
+        let Some(first) = self.routes.first() else { return Ok(()) };
+        let routes = self.routes.iter();
+        let wait = match self.job {
+            Job::Retention => retention.rounds(first).await,
+            Job::Backlog => {
+                join_all(routes.map(|route| backlog::round(route))).await;
+                first.config.observe_every
             }
-            Job::Backlog => Actor::spawn_linked(None, BacklogJob { routes }, (), myself).await?.0.get_cell(),
-            Job::Topics => Actor::spawn_linked(None, TopicsJob { routes }, (), myself).await?.0.get_cell(),
+            Job::Topics => {
+                join_all(routes.map(|route| topics::measure(route))).await;
+                topics::EVERY
+            }
             Job::Unserved => {
-                Actor::spawn_linked(None, UnservedJob { routes }, (), myself).await?.0.get_cell()
+                unserved::round(&self.routes).await;
+                unserved::EVERY
             }
             Job::Settings => {
-                Actor::spawn_linked(None, SettingsJob { routes }, (), myself).await?.0.get_cell()
+                let check = |route: Arc<Context>| async move { route.check_transport().await };
+                join_all(routes.cloned().map(check)).await;
+                transport_check::EVERY
             }
-        })
+        };
+        myself.send_after(wait, || Round);
+        Ok(())
     }
 }
 
@@ -143,6 +186,7 @@ mod tests {
     use outbox_contract::backend::{RelayId, SystemClock};
     use outbox_store_memory::MemoryStore;
     use outbox_testkit::NullTransport;
+    use ractor::ActorCell;
 
     use super::*;
     use crate::relay::config::RelayConfig;

@@ -4,25 +4,15 @@
 //! elected or not, records the retention that its store was opened with, so that the elected one
 //! removes nothing that it keeps.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::backend::Maintained;
-use ractor::{ActorProcessingErr, ActorRef};
 
 use crate::relay::context::{Context, in_time};
 
-/// Job that promotes and removes.
-pub(crate) struct RetentionJob {
-    /// Routes of this relay; the configuration of the first applies.
-    pub(crate) routes: Vec<Arc<Context>>,
-}
-
-/// Message: run a round, if elected.
-pub(crate) struct Maintain;
-
+/// State of the job between its rounds.
 #[derive(Default)]
-pub(crate) struct RetentionState {
+pub(super) struct Retention {
     elected_until: Duration,
     /// Time of the next renewal of the recorded retention.
     renew_at: Duration,
@@ -71,49 +61,18 @@ const ROUNDS: usize = 20;
 /// Interval between renewals of the recorded retention.
 const RENEW: Duration = Duration::from_secs(3_600);
 
-#[ractor::actor(message = Maintain, state = RetentionState)]
-impl RetentionJob {
-    async fn pre_start(
-        &self,
-        _myself: ActorRef<Maintain>,
-        (): (),
-    ) -> Result<RetentionState, ActorProcessingErr> {
-        Ok(RetentionState::default())
-    }
-
-    async fn post_start(
-        &self,
-        myself: ActorRef<Maintain>,
-        _state: &mut RetentionState,
-    ) -> Result<(), ActorProcessingErr> {
-        Ok(myself.cast(Maintain)?)
-    }
-
-    async fn handle(
-        &self,
-        myself: ActorRef<Maintain>,
-        Maintain: Maintain,
-        state: &mut RetentionState,
-    ) -> Result<(), ActorProcessingErr> {
-        let Some(context) = self.routes.first() else { return Ok(()) };
-        let wait = self.maintain(context, state).await;
-        myself.send_after(wait, || Maintain);
-        Ok(())
-    }
-}
-
-impl RetentionJob {
+impl Retention {
     /// Records the retention of this relay's store, if it is time to. Returns false if that failed:
     /// it is retried in the next round.
-    async fn record(&self, context: &Context, state: &mut RetentionState) -> bool {
+    async fn record(&mut self, context: &Context) -> bool {
         let now = context.now();
-        if now < state.renew_at {
+        if now < self.renew_at {
             return true;
         }
         let call = context.store.record_retention();
         match in_time(context.config.store_timeout, "record_retention", call).await {
             Ok(()) => {
-                state.renew_at = now + RENEW;
+                self.renew_at = now + RENEW;
                 true
             }
             Err(error) => {
@@ -129,22 +88,22 @@ impl RetentionJob {
     }
 
     /// Runs rounds while there is work. Returns the delay before the next ones.
-    async fn maintain(&self, context: &Context, state: &mut RetentionState) -> Duration {
+    pub(super) async fn rounds(&mut self, context: &Context) -> Duration {
         let config = &context.config;
-        let is_recorded = self.record(context, state).await;
+        let is_recorded = self.record(context).await;
         let maintained = || {
             if is_recorded {
                 context.counters.maintained(context.now());
             }
         };
         let now = context.now();
-        if now >= state.elected_until {
+        if now >= self.elected_until {
             let lasts = config.lease.max(config.maintain_every * 3);
             let call = context.store.elect("retention", context.relay, lasts);
             match in_time(config.store_timeout, "elect", call).await {
                 // Renewed well before it expires, but not in each round: that would double the
                 // queries of an idle relay.
-                Ok(true) => state.elected_until = now + lasts / 2,
+                Ok(true) => self.elected_until = now + lasts / 2,
                 Ok(false) => {
                     maintained();
                     return config.maintain_every;
@@ -168,7 +127,7 @@ impl RetentionJob {
                         tracing::debug!(promoted = done.promoted, "promoted scheduled messages");
                     }
                     maintained();
-                    wait = state.pace.after(&done, config.maintain_every);
+                    wait = self.pace.after(&done, config.maintain_every);
                     if !done.more || !has_changed(&done) {
                         break;
                     }

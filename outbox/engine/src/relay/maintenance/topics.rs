@@ -3,51 +3,16 @@
 //! A store reads more rows for this than for the backlog, so it is asked seldom, and only while
 //! messages wait: an idle outbox is not queried.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use outbox_contract::Admin;
-use ractor::{ActorProcessingErr, ActorRef};
 
 use crate::relay::context::{Context, in_time};
 
 /// Interval of the query. The age of the route, which alerts use, is measured more often.
-const EVERY: Duration = Duration::from_secs(60);
+pub(super) const EVERY: Duration = Duration::from_secs(60);
 
-/// Job that measures topics.
-pub(crate) struct TopicsJob {
-    /// Routes of this relay.
-    pub(crate) routes: Vec<Arc<Context>>,
-}
-
-/// Message: measure now.
-pub(crate) struct Measure;
-
-#[ractor::actor(message = Measure, state = ())]
-impl TopicsJob {
-    async fn pre_start(&self, _myself: ActorRef<Measure>, (): ()) -> Result<(), ActorProcessingErr> {
-        Ok(())
-    }
-
-    async fn post_start(&self, myself: ActorRef<Measure>, _state: &mut ()) -> Result<(), ActorProcessingErr> {
-        myself.send_after(EVERY, || Measure);
-        Ok(())
-    }
-
-    async fn handle(
-        &self,
-        myself: ActorRef<Measure>,
-        Measure: Measure,
-        _state: &mut (),
-    ) -> Result<(), ActorProcessingErr> {
-        join_all(self.routes.iter().map(|route| measure(route))).await;
-        myself.send_after(EVERY, || Measure);
-        Ok(())
-    }
-}
-
-async fn measure(context: &Context) {
+pub(super) async fn measure(context: &Context) {
     // Not measured yet, or failing: then health reports it, and this query would fail, too.
     let Some((_, backlog)) = context.counters.backlog() else { return };
     if backlog.oldest_age.is_none() {

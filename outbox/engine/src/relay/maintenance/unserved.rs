@@ -5,8 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ractor::{ActorProcessingErr, ActorRef};
-
 use crate::relay::context::{Context, in_time};
 
 /// Interval of the query. It is long, because the store may have to read many rows; an operator
@@ -17,52 +15,20 @@ pub(crate) const EVERY: Duration = Duration::from_secs(60);
 /// Age of a message from which its route is reported.
 const AFTER: Duration = Duration::from_secs(60);
 
-/// Job that looks for unserved routes.
-pub(crate) struct UnservedJob {
-    /// Routes of this relay. The first one keeps the findings, and its configuration applies.
-    pub(crate) routes: Vec<Arc<Context>>,
-}
-
-/// Message: query the store.
-pub(crate) struct Look;
-
-#[ractor::actor(message = Look, state = ())]
-impl UnservedJob {
-    async fn pre_start(&self, _myself: ActorRef<Look>, (): ()) -> Result<(), ActorProcessingErr> {
-        Ok(())
-    }
-
-    async fn post_start(&self, myself: ActorRef<Look>, _state: &mut ()) -> Result<(), ActorProcessingErr> {
-        myself.send_after(EVERY, || Look);
-        Ok(())
-    }
-
-    async fn handle(
-        &self,
-        myself: ActorRef<Look>,
-        Look: Look,
-        _state: &mut (),
-    ) -> Result<(), ActorProcessingErr> {
-        self.look().await;
-        myself.send_after(EVERY, || Look);
-        Ok(())
-    }
-}
-
-impl UnservedJob {
-    async fn look(&self) {
-        let Some(first) = self.routes.first() else { return };
-        match in_time(first.config.store_timeout, "unserved", first.store.unserved(AFTER)).await {
-            Ok(mut found) => {
-                // The relay's own routes are not unserved. If their registration expired, the
-                // health check reports the lost leases.
-                found.retain(|unserved| self.routes.iter().all(|own| own.route != unserved.route));
-                first.unserved.found(first.now(), found);
-            }
-            Err(error) => {
-                tracing::warn!(%error, "check for unserved routes failed; will retry");
-                first.unserved.failed(first.now(), error.to_string());
-            }
+/// Looks for them. The first of this relay's routes keeps the findings, and its configuration
+/// applies.
+pub(super) async fn round(routes: &[Arc<Context>]) {
+    let Some(first) = routes.first() else { return };
+    match in_time(first.config.store_timeout, "unserved", first.store.unserved(AFTER)).await {
+        Ok(mut found) => {
+            // The relay's own routes are not unserved. If their registration expired, the health
+            // check reports the lost leases.
+            found.retain(|unserved| routes.iter().all(|own| own.route != unserved.route));
+            first.unserved.found(first.now(), found);
+        }
+        Err(error) => {
+            tracing::warn!(%error, "check for unserved routes failed; will retry");
+            first.unserved.failed(first.now(), error.to_string());
         }
     }
 }
