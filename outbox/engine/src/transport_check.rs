@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use outbox_contract::{Transport, TransportErrorKind, metric};
 
+use crate::answer::answer;
+
 /// Interval of the checks.
 pub(crate) const EVERY: Duration = Duration::from_secs(60);
 
@@ -21,14 +23,12 @@ pub(crate) struct TransportCheck {
 impl TransportCheck {
     /// Checks the transport. An outage says nothing about its settings.
     pub(crate) async fn look(&self, transport: &dyn Transport, limit: Duration) {
-        let Ok(checked) = tokio::time::timeout(limit, transport.check()).await else {
-            return self.is_unanswered(format!("no answer within {limit:?}"));
-        };
-        let found = match checked {
-            Ok(()) => None,
-            Err(error) if error.is_retryable() => return self.is_unanswered(error.to_string()),
-            Err(error) if error.kind() == TransportErrorKind::Closed => return,
-            Err(error) => Some(error.to_string()),
+        let found = match answer(limit, transport.check()).await {
+            Err(why) => return self.is_unanswered(why),
+            Ok(Ok(())) => None,
+            Ok(Err(error)) if error.is_retryable() => return self.is_unanswered(error.to_string()),
+            Ok(Err(error)) if error.kind() == TransportErrorKind::Closed => return,
+            Ok(Err(error)) => Some(error.to_string()),
         };
         *self.unanswered.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let unsafe_settings = metrics::gauge!(metric::UNSAFE_SETTINGS, "transport" => transport.name());

@@ -4,11 +4,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use outbox_contract::backend::{Deliveries, Lag, Loss, Problem, Received, Tag};
 use outbox_contract::{TransportError, TransportErrorKind};
 use tokio::sync::RwLock;
-use tokio::time::timeout;
+
+use crate::answer::answer;
 
 pub(crate) struct Source {
     // Read by everybody who uses the subscription, also while waiting for deliveries; written once,
@@ -91,7 +91,7 @@ impl Source {
     pub(crate) async fn abandon(&self) {
         // Who still uses it drops it. It may panic at that: then it is gone all the same.
         let dropped = async { drop(self.deliveries.write().await.take()) };
-        let _ = timeout(self.limit, AssertUnwindSafe(dropped).catch_unwind()).await;
+        let _ = answer(self.limit, dropped).await;
     }
 
     async fn in_time(
@@ -108,11 +108,6 @@ async fn within(
     limit: Duration,
     call: impl Future<Output = Result<(), TransportError>>,
 ) -> Result<(), TransportError> {
-    let failed = |words: String| Err(TransportError::new(TransportErrorKind::Unavailable, what, words));
-    // Nothing of the inbox is touched by the call, so nothing can be left half done by a panic.
-    match timeout(limit, AssertUnwindSafe(call).catch_unwind()).await {
-        Ok(Ok(done)) => done,
-        Ok(Err(_)) => failed("panicked; the panic message is on standard error".to_owned()),
-        Err(_) => failed(format!("no answer within {limit:?}")),
-    }
+    let failed = |why| Err(TransportError::new(TransportErrorKind::Unavailable, what, why));
+    answer(limit, call).await.unwrap_or_else(failed)
 }

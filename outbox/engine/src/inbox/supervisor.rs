@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use outbox_contract::TransportError;
 use ractor::{
     Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent, call_t,
@@ -20,6 +19,7 @@ use super::dispatcher::{Dispatcher, DispatcherMsg, DispatcherSetup};
 use super::receiver::{BROKER_TIMEOUT, Receiver, ReceiverMsg};
 use super::source::Source;
 use super::upkeep::Upkeep;
+use crate::answer::answer;
 use crate::restart::{RestartPolicy, ended};
 
 pub(crate) struct InboxSupervisor {
@@ -147,23 +147,10 @@ impl InboxSupervisor {
             let delay = deliveries.acknowledgement_delay();
             Ok::<_, TransportError>((deliveries, delay))
         };
-        // Nothing of the inbox is touched by the call, so nothing can be left half done by a panic.
-        let subscribe = AssertUnwindSafe(subscribe).catch_unwind();
-        let (deliveries, delay) = match tokio::time::timeout(BROKER_TIMEOUT, subscribe).await {
-            Ok(Ok(Ok(subscribed))) => subscribed,
-            Ok(Ok(Err(error))) => return self.plan(myself, state, &error.to_string(), false),
-            Ok(Err(_)) => {
-                return self.plan(
-                    myself,
-                    state,
-                    "subscribe: panicked; the panic message is on standard error",
-                    false,
-                );
-            }
-            Err(_) => {
-                let cause = format!("subscribe: no answer within {BROKER_TIMEOUT:?}");
-                return self.plan(myself, state, &cause, false);
-            }
+        let (deliveries, delay) = match answer(BROKER_TIMEOUT, subscribe).await {
+            Ok(Ok(subscribed)) => subscribed,
+            Ok(Err(error)) => return self.plan(myself, state, &error.to_string(), false),
+            Err(why) => return self.plan(myself, state, &format!("subscribe: {why}"), false),
         };
         let source = Arc::new(Source::new(deliveries, BROKER_TIMEOUT));
         let setup = DispatcherSetup { context: Arc::clone(context), source: Arc::clone(&source), delay };

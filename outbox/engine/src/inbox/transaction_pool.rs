@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::process::{Errand, Origin};
 use super::stats::Counters;
 use super::verdict::{StoreFailure, TransactionError};
+use crate::answer::answer;
 use spares::{Open, Spares};
 
 pub(crate) mod spares;
@@ -176,12 +177,11 @@ impl<S: Transactional> TransactionPool<S> {
             }
             committed
         };
-        let error = match timeout(self.limits.call, AssertUnwindSafe(commit).catch_unwind()).await {
-            Ok(Ok(Committed::Yes)) => return Ok(()),
-            Ok(Ok(Committed::No(error))) => return Err(TransactionError::of_work("commit", &error)),
-            Ok(Ok(Committed::Unknown(error))) => error.to_string(),
-            Ok(Err(_)) => "commit: panicked; the panic message is on standard error".to_owned(),
-            Err(_) => format!("commit: no answer within {:?}", self.limits.call),
+        let error = match answer(self.limits.call, commit).await {
+            Ok(Committed::Yes) => return Ok(()),
+            Ok(Committed::No(error)) => return Err(TransactionError::of_work("commit", &error)),
+            Ok(Committed::Unknown(error)) => error.to_string(),
+            Err(why) => format!("commit: {why}"),
         };
         self.find_out(only, error).await
     }
@@ -224,15 +224,9 @@ impl<S: Transactional> TransactionPool<S> {
         call: impl Future<Output = Result<T, E>>,
         meaning: impl Fn(&E) -> TransactionError,
     ) -> Result<T, TransactionError> {
-        // Nothing of the inbox is touched by the call, so nothing can be left half done by a panic.
-        match timeout(self.limits.call, AssertUnwindSafe(call).catch_unwind()).await {
-            Ok(Ok(done)) => done.map_err(|error| meaning(&error)),
-            Ok(Err(_)) => Err(TransactionError::unavailable(format!(
-                "{what}: panicked; the panic message is on standard error"
-            ))),
-            Err(_) => {
-                Err(TransactionError::unavailable(format!("{what}: no answer within {:?}", self.limits.call)))
-            }
+        match answer(self.limits.call, call).await {
+            Ok(done) => done.map_err(|error| meaning(&error)),
+            Err(why) => Err(TransactionError::unavailable(format!("{what}: {why}"))),
         }
     }
 

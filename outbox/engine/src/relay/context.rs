@@ -1,11 +1,9 @@
 //! Context of a route: shared by all its actors.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use outbox_contract::backend::{Clock, Paused, RelayId};
 use outbox_contract::{Route, Store, Timestamp, Transport};
 
@@ -17,6 +15,7 @@ use super::maintenance::UnservedRoutes;
 use super::publish_timeout::UnconfirmedBatches;
 use super::stats::Counters;
 use super::tenure::Tenure;
+use crate::answer::answer;
 use crate::giving_way::GivingWay;
 use crate::transport_check::TransportCheck;
 
@@ -216,11 +215,8 @@ pub(crate) async fn in_time<T, E: std::fmt::Display>(
     what: &str,
     call: impl Future<Output = Result<T, E>>,
 ) -> Result<T, RouteFailure> {
-    // The call shares no state with the engine, so a panic can't leave any half changed.
-    match tokio::time::timeout(limit, AssertUnwindSafe(call).catch_unwind()).await {
-        Ok(Ok(Ok(value))) => Ok(value),
-        Ok(Ok(Err(error))) => Err(RouteFailure(error.to_string())),
-        Ok(Err(_)) => Err(RouteFailure(format!("{what}: panicked; the panic message is on standard error"))),
-        Err(_) => Err(RouteFailure(format!("{what}: timeout, no answer within {limit:?}"))),
+    match answer(limit, call).await {
+        Ok(done) => done.map_err(|error| RouteFailure(error.to_string())),
+        Err(why) => Err(RouteFailure(format!("{what}: {why}"))),
     }
 }
