@@ -12,7 +12,6 @@ use ractor::{ActorCell, ActorId, ActorStatus, SupervisionEvent};
 pub(crate) struct RestartPolicy {
     first_delay: Duration,
     max_delay: Duration,
-    window: Duration,
     failures: VecDeque<Duration>,
 }
 
@@ -25,6 +24,11 @@ pub(crate) fn ended(event: SupervisionEvent) -> Option<(ActorId, String)> {
         }
         _ => None,
     }
+}
+
+/// Converts the limit of a call to an actor.
+pub(crate) fn millis(limit: Duration) -> u64 {
+    u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns true if a root supervisor has ended, and with it everything below it. It has no parent
@@ -50,14 +54,16 @@ pub(crate) async fn first_ended(roots: impl IntoIterator<Item = (String, ActorCe
     select_all(ended).await.0
 }
 
+/// Time window in which failures count together.
+pub(crate) const FAILING_WINDOW: Duration = Duration::from_secs(60);
 /// Number of failures within the window that make a relay unhealthy.
 const UNHEALTHY: usize = 3;
 /// Maximum number of failures that are remembered.
 const REMEMBERED: usize = 32;
 
 impl RestartPolicy {
-    pub(crate) fn new(first_delay: Duration, max_delay: Duration, window: Duration) -> Self {
-        Self { first_delay, max_delay, window, failures: VecDeque::new() }
+    pub(crate) fn new(first_delay: Duration, max_delay: Duration) -> Self {
+        Self { first_delay, max_delay, failures: VecDeque::new() }
     }
 
     /// Records a failure. Returns the delay before the restart. `draw` is uniform between 0 and 1.
@@ -79,7 +85,7 @@ impl RestartPolicy {
     }
 
     fn forget_old(&mut self, now: Duration) {
-        while self.failures.front().is_some_and(|failure| *failure + self.window < now) {
+        while self.failures.front().is_some_and(|failure| *failure + FAILING_WINDOW < now) {
             self.failures.pop_front();
         }
     }
@@ -93,7 +99,7 @@ mod tests {
 
     #[test]
     fn waits_grow_and_a_quiet_time_forgives() {
-        let mut policy = RestartPolicy::new(S, S * 8, S * 60);
+        let mut policy = RestartPolicy::new(S, S * 8);
         let waits: Vec<u64> = (0..5).map(|n| policy.failed(S * n, 1.0).as_secs()).collect();
         assert_eq!(waits, [1, 2, 4, 8, 8]);
         assert!(policy.keeps_failing(S * 5));

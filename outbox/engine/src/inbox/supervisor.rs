@@ -20,7 +20,7 @@ use super::receiver::{BROKER_TIMEOUT, Receiver, ReceiverMsg};
 use super::source::Source;
 use super::upkeep::Upkeep;
 use crate::answer::answer;
-use crate::restart::{RestartPolicy, ended};
+use crate::restart::{FAILING_WINDOW, RestartPolicy, ended, millis};
 
 pub(crate) struct InboxSupervisor {
     pub(crate) context: Arc<Context>,
@@ -58,8 +58,6 @@ struct Incarnation {
     dispatcher: ActorRef<DispatcherMsg>,
 }
 
-/// Failures count together for this long.
-const FAILING_WINDOW: Duration = Duration::from_secs(60);
 const NOT_IN_ORDER: &str = "the inbox did not stop in order";
 
 #[ractor::actor(message = InboxMsg, state = InboxState)]
@@ -69,7 +67,7 @@ impl InboxSupervisor {
         Ok(InboxState {
             incarnation: None,
             planned: 0,
-            policy: RestartPolicy::new(config.outage_first_delay, config.outage_max_delay, FAILING_WINDOW),
+            policy: RestartPolicy::new(config.outage_first_delay, config.outage_max_delay),
             random: fastrand::Rng::with_seed(!self.context.seed),
             stopping: false,
             upkeep: Upkeep::default(),
@@ -261,8 +259,4 @@ impl Incarnation {
     fn end(&self) {
         self.cells().iter().for_each(|cell| cell.kill());
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

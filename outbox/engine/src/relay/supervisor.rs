@@ -21,7 +21,7 @@ use super::poller::Poller;
 use super::route::{CoreMsg, RouteCore, RouteSetup};
 use super::settler::{Settler, SettlerMsg};
 use super::transitions::{Transitions, TransitionsMsg};
-use crate::restart::{RestartPolicy, ended};
+use crate::restart::{FAILING_WINDOW, RestartPolicy, ended, millis};
 
 pub(crate) struct RouteSupervisor {
     pub(crate) context: Arc<Context>,
@@ -46,9 +46,6 @@ pub(crate) struct RouteState {
     stopping: bool,
 }
 
-/// Time window in which failures count together.
-const FAILING_WINDOW: Duration = Duration::from_secs(60);
-
 /// Actors of a route between two restarts.
 struct Incarnation {
     core: ActorRef<CoreMsg>,
@@ -65,7 +62,7 @@ impl RouteSupervisor {
             settler: None,
             incarnation: None,
             planned: 0,
-            policy: RestartPolicy::new(config.outage_first_delay, config.outage_max_delay, FAILING_WINDOW),
+            policy: RestartPolicy::new(config.outage_first_delay, config.outage_max_delay),
             random: fastrand::Rng::with_seed(self.context.seed),
             stopping: false,
         })
@@ -253,8 +250,4 @@ impl Incarnation {
             cell.kill();
         }
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

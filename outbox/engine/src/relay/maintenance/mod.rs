@@ -53,9 +53,6 @@ pub(crate) struct MaintenanceState {
     random: fastrand::Rng,
 }
 
-/// Time window in which failures count together.
-const FAILING_WINDOW: Duration = Duration::from_secs(60);
-
 #[ractor::actor(message = MaintenanceMsg, state = MaintenanceState)]
 impl Maintenance {
     async fn pre_start(
@@ -69,7 +66,7 @@ impl Maintenance {
             });
         Ok(MaintenanceState {
             running: Vec::new(),
-            policy: RestartPolicy::new(first, max, FAILING_WINDOW),
+            policy: RestartPolicy::new(first, max),
             random: fastrand::Rng::with_seed(!seed),
         })
     }
