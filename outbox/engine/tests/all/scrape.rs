@@ -1,38 +1,34 @@
 //! Metrics as a scrape of Prometheus shows them, of all that runs on the thread of a test.
 
 use metrics::LocalRecorderGuard;
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use outbox_contract::metric::ALL;
 
-/// Recorder of a test.
-pub(crate) struct Scrape(PrometheusRecorder);
-
-impl Scrape {
-    pub(crate) fn new() -> Self {
-        Self(PrometheusBuilder::new().build_recorder())
-    }
-
-    /// Collects, as long as the guard lives, what this thread records.
-    pub(crate) fn collect(&self) -> (LocalRecorderGuard<'_>, Values) {
-        (metrics::set_default_local_recorder(&self.0), Values(self.0.handle()))
-    }
+/// The values that this thread has recorded since these were made.
+pub(crate) struct Values {
+    handle: PrometheusHandle,
+    _collecting: LocalRecorderGuard<'static>,
 }
 
-/// The values that were collected.
-pub(crate) struct Values(PrometheusHandle);
-
 impl Values {
+    pub(crate) fn collect() -> Self {
+        // For the rest of the test program.
+        let recorder: &'static _ = Box::leak(Box::new(PrometheusBuilder::new().build_recorder()));
+        let handle = recorder.handle();
+        Self { handle, _collecting: metrics::set_default_local_recorder(recorder) }
+    }
+
     /// Returns the value of a series, written as `name label="value",label="value"`.
     pub(crate) fn get(&self, series: &str) -> Option<f64> {
         let (name, labels) = series.split_once(' ').unwrap_or((series, ""));
         let begin = if labels.is_empty() { format!("{name} ") } else { format!("{name}{{{labels}}} ") };
-        self.0.render().lines().find_map(|line| line.strip_prefix(&begin)?.parse().ok())
+        self.handle.render().lines().find_map(|line| line.strip_prefix(&begin)?.parse().ok())
     }
 
     /// Returns the value of a series that exists.
     #[track_caller]
     pub(crate) fn of(&self, series: &str) -> f64 {
-        self.get(series).unwrap_or_else(|| panic!("no {series} in\n{}", self.0.render()))
+        self.get(series).unwrap_or_else(|| panic!("no {series} in\n{}", self.handle.render()))
     }
 
     /// Asserts the values of several series.

@@ -10,7 +10,7 @@ use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, Mode, UnknownT
 use outbox_testkit::{StoreCall, StoreFault};
 
 use crate::inbox::support::{S, Store, World, message, within};
-use crate::scrape::{Scrape, Values};
+use crate::scrape::Values;
 
 /// Asserts values of the consumer's metrics, by the middle of their names.
 #[track_caller]
@@ -22,8 +22,7 @@ fn are(values: &Values, expected: &[(&str, f64)]) {
 
 #[tokio::test(start_paused = true)]
 async fn a_repeat_is_received_and_not_handled_again() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let sent = world.send("a", 3);
     world.feed.send(sent[0].clone());
@@ -43,8 +42,7 @@ async fn a_repeat_is_received_and_not_handled_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stored_message_is_counted_by_the_inbox_and_by_its_route() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let sent = world.send("a", 3);
     let _inbox = world.inbox().mode(Mode::Stored).start().await.unwrap();
@@ -58,8 +56,7 @@ async fn a_stored_message_is_counted_by_the_inbox_and_by_its_route() {
 
 #[tokio::test(start_paused = true)]
 async fn a_message_that_fails_and_one_without_a_handler_are_counted() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let fails = |_: &Message, _: u32| {
         async { Err(HandlerError::from(HandlerFailure::rejected("test", "bad"))) }.boxed()
@@ -77,8 +74,7 @@ async fn a_message_that_fails_and_one_without_a_handler_are_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn a_message_for_a_newer_program_is_postponed() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let handler = world.handler(Arc::new(|_, _| async { Ok(()) }.boxed()));
     let inbox = world.bare().on_message("orders", "order.shipped", handler);
@@ -91,8 +87,7 @@ async fn a_message_for_a_newer_program_is_postponed() {
 
 #[tokio::test(start_paused = true)]
 async fn conflicts_are_counted_apart_from_failures() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let left = AtomicU32::new(20);
     let inbox = world.inbox_that(move |_, _| {
@@ -110,8 +105,7 @@ async fn conflicts_are_counted_apart_from_failures() {
 
 #[tokio::test(start_paused = true)]
 async fn interruptions_by_the_database_are_counted_apart_from_failures() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::concurrent(1);
     let lasts = Arc::new(AtomicBool::new(true));
     let is_cut = Arc::clone(&lasts);
@@ -129,8 +123,7 @@ async fn interruptions_by_the_database_are_counted_apart_from_failures() {
 
 #[tokio::test(start_paused = true)]
 async fn records_beyond_the_bound_are_counted_as_dropped() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let inbox = world.inbox().prefetch(1).max_undecodable(2).start().await.unwrap();
     for number in 0..40 {
@@ -143,8 +136,7 @@ async fn records_beyond_the_bound_are_counted_as_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn a_topic_without_messages_is_a_problem_until_it_is_back() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::concurrent(1);
     let missing: Topic = "bills".parse().unwrap();
     world.feed.fail_topic(&missing, Some("the topic is not on the broker: create it"));
@@ -157,8 +149,7 @@ async fn a_topic_without_messages_is_a_problem_until_it_is_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_commit_that_can_not_be_found_out_is_counted_as_a_reset() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let _inbox = world.inbox().start().await.unwrap();
     // Before that it asks what the consumer has handled.
@@ -172,8 +163,7 @@ async fn a_commit_that_can_not_be_found_out_is_counted_as_a_reset() {
 
 #[tokio::test(start_paused = true)]
 async fn what_waits_at_the_broker_and_what_it_lost_is_measured() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let inbox = world.inbox().start().await.unwrap();
     let unit = |number| Unit { topic: Topic::new("orders").unwrap(), number };

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use outbox_contract::admin::{DeadLetter, Filter};
@@ -12,10 +11,8 @@ use outbox_contract::{AdminExt, Consumer, Message, MessageId, Route, Timestamp, 
 use outbox_engine::{HandlerContext, HandlerError, Inbox, InboxBuilder, MessageHandler};
 use outbox_store_memory::{MemoryStore, MemoryTx};
 use outbox_testkit::{ChaosStore, Feed, TestClock};
-use tokio::time::Instant;
 
-pub(crate) const MS: Duration = Duration::from_millis(1);
-pub(crate) const S: Duration = Duration::from_secs(1);
+pub(crate) use crate::promises::support::{MS, S, within};
 
 pub(crate) type Store = Arc<ChaosStore<MemoryStore>>;
 
@@ -183,19 +180,4 @@ pub(crate) fn route() -> Route {
 
 pub(crate) fn message(key: &str) -> Message {
     Message::new("orders", "order.placed").unwrap().with_key(key).unwrap()
-}
-
-/// Waits until this holds, looking every millisecond of virtual time. Says how long that took.
-#[track_caller]
-pub(crate) fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> impl Future<Output = Duration> {
-    let caller = std::panic::Location::caller();
-    async move {
-        let started = Instant::now();
-        while !holds() {
-            assert!(started.elapsed() <= limit, "not within {limit:?}, awaited at {caller}");
-            // A wait of minutes in virtual time is not sixty thousand looks.
-            tokio::time::sleep(MS.max(started.elapsed().saturating_sub(S) / 500)).await;
-        }
-        started.elapsed()
-    }
 }

@@ -4,7 +4,7 @@ use outbox_contract::{AdminExt, Exhausted, Outgoing, RetryPolicy, Route, Transac
 use outbox_testkit::{Fault, StoreCall, StoreFault};
 
 use crate::promises::support::{S, World, key_id, message, of_topic, route, within};
-use crate::scrape::Scrape;
+use crate::scrape::Values;
 
 /// A policy that holds after two attempts.
 fn hold() -> RetryPolicy {
@@ -13,8 +13,7 @@ fn hold() -> RetryPolicy {
 
 #[tokio::test(start_paused = true)]
 async fn deliveries_are_counted_by_topic_and_an_empty_route_is_at_zero() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let _relay = world.rig().relay().start().await.unwrap();
     world.append([message("a"), message("b"), of_topic("bills", "a")]).await;
@@ -47,8 +46,7 @@ async fn deliveries_are_counted_by_topic_and_an_empty_route_is_at_zero() {
 /// The wall clock of the relay's machine, which is decades behind here, says nothing about it.
 #[tokio::test(start_paused = true)]
 async fn the_latency_is_measured_by_the_clock_of_the_database() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     world.append([message("a")]).await;
     tokio::time::sleep(S * 100).await;
@@ -60,8 +58,7 @@ async fn the_latency_is_measured_by_the_clock_of_the_database() {
 
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_the_broker_is_in_flight_and_grows_old() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let rig = world.rig();
     let ids = world.append([message("a"), message("b")]).await;
@@ -80,8 +77,7 @@ async fn what_waits_for_the_broker_is_in_flight_and_grows_old() {
 
 #[tokio::test(start_paused = true)]
 async fn the_age_of_each_topic_is_measured_until_none_of_its_messages_waits() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let rig = world.rig();
     let ids = world.append([message("a"), of_topic("bills", "a")]).await;
@@ -116,8 +112,7 @@ async fn the_ages_of_topics_cost_a_query_a_minute_while_messages_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failing_key_is_counted_until_an_operator_decides() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let rig = world.rig();
     let ids = world.append([message("a"), message("a"), message("a")]).await;
@@ -140,8 +135,7 @@ async fn a_failing_key_is_counted_until_an_operator_decides() {
 
 #[tokio::test(start_paused = true)]
 async fn a_dead_letter_is_counted_once_and_stays_in_the_store() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let rig = world.rig();
     let ids = world.append([message("a"), message("a")]).await;
@@ -158,8 +152,7 @@ async fn a_dead_letter_is_counted_once_and_stays_in_the_store() {
 
 #[tokio::test(start_paused = true)]
 async fn a_message_that_the_policy_discards_is_counted_and_is_no_dead_letter() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let rig = world.rig();
     let ids = world.append([message("a"), message("a")]).await;
@@ -176,8 +169,7 @@ async fn a_message_that_the_policy_discards_is_counted_and_is_no_dead_letter() {
 
 #[tokio::test(start_paused = true)]
 async fn unknown_outcomes_and_restarts_of_publishers_are_counted() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let rig = world.rig();
     let _relay = rig.relay().start().await.unwrap();
@@ -200,8 +192,7 @@ async fn unknown_outcomes_and_restarts_of_publishers_are_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failing_database_is_counted_as_a_reset_and_its_figures_grow_old() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let rig = world.rig();
     let _relay = rig.relay().observe_every(S).start().await.unwrap();
@@ -219,8 +210,7 @@ async fn a_failing_database_is_counted_as_a_reset_and_its_figures_grow_old() {
 
 #[tokio::test(start_paused = true)]
 async fn a_transition_that_an_operator_overtakes_is_counted_as_refused() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let rig = world.rig();
     let ids = world.append([message("a")]).await;
@@ -235,8 +225,7 @@ async fn a_transition_that_an_operator_overtakes_is_counted_as_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn routes_without_a_relay_are_counted_and_named() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     let _relay = world.rig().relay().start().await.unwrap();
     let mut tx = world.store.begin().await.unwrap();
@@ -250,8 +239,7 @@ async fn routes_without_a_relay_are_counted_and_named() {
 
 #[tokio::test(start_paused = true)]
 async fn messages_below_the_cursor_are_counted() {
-    let scrape = Scrape::new();
-    let (_collecting, values) = scrape.collect();
+    let values = Values::collect();
     let world = World::new();
     world.append((0..10).map(|_| message("a"))).await;
     let rows = world.store.snapshot().hot;

@@ -43,4 +43,4 @@ mod slow;
 mod start;
 mod stop;
 mod streams;
-mod support;
+pub(crate) mod support;

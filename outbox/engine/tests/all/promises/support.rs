@@ -178,8 +178,7 @@ pub(crate) fn of_topic(name: &str, key: &str) -> Message {
 }
 
 /// Waits until the condition holds, checked every millisecond of virtual time in the first second,
-/// then less and less often. Returns how long
-/// that took.
+/// then less and less often. Returns how long that took.
 #[track_caller]
 pub(crate) fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> impl Future<Output = Duration> {
     let caller = std::panic::Location::caller();
