@@ -6,10 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outbox_contract::backend::{
-    Clock, Deliveries, Outcomes, PublishBatch, Received, Subscription, Tag, Unit,
-};
-use outbox_contract::{Message, MessageId, Rejection, Timestamp, Transport, TransportError, async_trait};
+use outbox_contract::backend::{Clock, Deliveries, Received, Subscription, Tag, TransportLayer, Unit};
+use outbox_contract::{Message, MessageId, Timestamp, Transport, TransportError, async_trait};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::{Feed, TestClock};
 use ractor::{ActorCell, ActorStatus};
@@ -146,29 +144,16 @@ struct SlowToAcknowledge(Feed);
 
 struct SlowDeliveries(Box<dyn Deliveries>);
 
-#[async_trait]
-impl Transport for SlowToAcknowledge {
-    fn name(&self) -> &'static str {
-        "slow"
-    }
+impl TransportLayer for SlowToAcknowledge {
+    type Inner = Feed;
 
-    async fn check(&self) -> Result<(), TransportError> {
-        self.0.check().await
-    }
-
-    fn validate(&self, message: &Message) -> Result<(), Rejection> {
-        self.0.validate(message)
-    }
-
-    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
-        self.0.publish(batch, outcomes).await;
+    fn inner(&self) -> &Feed {
+        &self.0
     }
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
         Ok(Box::new(SlowDeliveries(self.0.subscribe(subscription).await?)))
     }
-
-    async fn close(&self) {}
 }
 
 #[async_trait]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
-use outbox_contract::backend::{Deliveries, Outcomes, PublishBatch, Received, Subscription, Tag, Unit};
-use outbox_contract::{Message, Rejection, Transport, TransportError, async_trait};
+use outbox_contract::backend::{Deliveries, Received, Subscription, Tag, TransportLayer, Unit};
+use outbox_contract::{Transport, TransportError, async_trait};
 use outbox_engine::Status;
 use outbox_testkit::{Feed, StoreCall, StoreFault};
 
@@ -35,30 +35,17 @@ impl Bad {
     }
 }
 
-#[async_trait]
-impl Transport for Bad {
-    fn name(&self) -> &'static str {
-        "bad"
-    }
+impl TransportLayer for Bad {
+    type Inner = Feed;
 
-    async fn check(&self) -> Result<(), TransportError> {
-        Ok(())
-    }
-
-    fn validate(&self, message: &Message) -> Result<(), Rejection> {
-        self.feed.validate(message)
-    }
-
-    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
-        self.feed.publish(batch, outcomes).await;
+    fn inner(&self) -> &Feed {
+        &self.feed
     }
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
         self.at(Where::Subscribe);
         Ok(Box::new(Member { bad: self.clone(), inner: Some(self.feed.subscribe(subscription).await?) }))
     }
-
-    async fn close(&self) {}
 }
 
 struct Member {

@@ -5,13 +5,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use outbox_contract::backend::{
-    Deliveries, Outcome, Outcomes, PublishBatch, Stored, Subscription, Unavailable,
-};
-use outbox_contract::{Failure, Message, MessageId, Rejection, Transport, TransportError};
+use outbox_contract::backend::{Outcome, Outcomes, PublishBatch, Stored, TransportLayer, Unavailable};
+use outbox_contract::{Failure, Message, MessageId};
 use outbox_engine::{Relay, RelayBuilder};
-use outbox_testkit::{Fault, TestClock};
+use outbox_testkit::{Fault, NullTransport, TestClock};
 use tokio::sync::Notify;
 
 use crate::promises::support::{MS, Rig, S, World, message, within};
@@ -42,6 +39,7 @@ struct Slow {
     confirmed: Arc<Notify>,
     /// It takes nothing until then, and says so.
     stopped_until: Arc<Mutex<Option<tokio::time::Instant>>>,
+    inner: Arc<NullTransport>,
 }
 
 impl Slow {
@@ -52,6 +50,7 @@ impl Slow {
             arrived: Arc::default(),
             confirmed: Arc::default(),
             stopped_until: Arc::default(),
+            inner: Arc::default(),
         };
         let broker = slow.clone();
         tokio::spawn(async move {
@@ -107,18 +106,11 @@ impl Slow {
     }
 }
 
-#[async_trait]
-impl Transport for Slow {
-    fn name(&self) -> &'static str {
-        "slow"
-    }
+impl TransportLayer for Slow {
+    type Inner = NullTransport;
 
-    async fn check(&self) -> Result<(), TransportError> {
-        Ok(())
-    }
-
-    fn validate(&self, _message: &Message) -> Result<(), Rejection> {
-        Ok(())
+    fn inner(&self) -> &NullTransport {
+        &self.inner
     }
 
     async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
@@ -135,12 +127,6 @@ impl Transport for Slow {
             confirmed.await;
         }
     }
-
-    async fn subscribe(&self, _subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
-        unreachable!("no test consumes")
-    }
-
-    async fn close(&self) {}
 }
 
 const MESSAGES: usize = 4_000;
@@ -210,20 +196,13 @@ async fn a_slow_broker_holds_up_no_stop() {
 
 /// Transport that sends one message after the other, ten a second, until the future is dropped.
 #[derive(Clone, Default)]
-struct OneByOne(Arc<Mutex<Vec<MessageId>>>);
+struct OneByOne(Arc<Mutex<Vec<MessageId>>>, Arc<NullTransport>);
 
-#[async_trait]
-impl Transport for OneByOne {
-    fn name(&self) -> &'static str {
-        "one-by-one"
-    }
+impl TransportLayer for OneByOne {
+    type Inner = NullTransport;
 
-    async fn check(&self) -> Result<(), TransportError> {
-        Ok(())
-    }
-
-    fn validate(&self, _message: &Message) -> Result<(), Rejection> {
-        Ok(())
+    fn inner(&self) -> &NullTransport {
+        &self.1
     }
 
     async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
@@ -233,12 +212,6 @@ impl Transport for OneByOne {
             outcomes.report(slot, Outcome::Delivered);
         }
     }
-
-    async fn subscribe(&self, _subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
-        unreachable!("no test consumes")
-    }
-
-    async fn close(&self) {}
 }
 
 /// The relay sleeps past its lease in the middle of a batch. The rest of the batch belongs to other
@@ -277,33 +250,19 @@ async fn what_was_delivered_is_removed_while_the_rest_of_its_batch_is_waited_for
 }
 
 /// Transport that confirms each batch after so much time.
-#[derive(Clone)]
-struct Answers(Duration);
+struct Answers(Duration, NullTransport);
 
-#[async_trait]
-impl Transport for Answers {
-    fn name(&self) -> &'static str {
-        "answers"
-    }
+impl TransportLayer for Answers {
+    type Inner = NullTransport;
 
-    async fn check(&self) -> Result<(), TransportError> {
-        Ok(())
-    }
-
-    fn validate(&self, _message: &Message) -> Result<(), Rejection> {
-        Ok(())
+    fn inner(&self) -> &NullTransport {
+        &self.1
     }
 
     async fn publish(&self, _batch: PublishBatch, outcomes: &Outcomes) {
         tokio::time::sleep(self.0).await;
         outcomes.report_rest(&Outcome::Delivered);
     }
-
-    async fn subscribe(&self, _subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
-        unreachable!("no test consumes")
-    }
-
-    async fn close(&self) {}
 }
 
 /// With the default configuration, 2,000 messages, and 4,000 while the broker answers fast: within
@@ -314,7 +273,7 @@ async fn a_broker_that_answers_fast_gets_twice_as_much_at_once() {
         let world = World::new();
         world.append((0..12_000).map(|n| message(&format!("key-{}", n % 3_000)))).await;
         let rig = world.rig();
-        let relay = Relay::builder(Arc::clone(&rig.store), Answers(answers));
+        let relay = Relay::builder(Arc::clone(&rig.store), Answers(answers, NullTransport::new()));
         let relay = relay.clock(Arc::<TestClock>::clone(&rig.clock)).seed(1).start().await.unwrap();
         let mut most = 0;
         while world.waiting() > 0 {

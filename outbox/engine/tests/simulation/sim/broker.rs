@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use outbox_contract::backend::{Deliveries, Outcome, Outcomes, PublishBatch, Subscription};
-use outbox_contract::{Message, Rejection, Transport, TransportError, TransportErrorKind, async_trait};
-use outbox_testkit::History;
+use outbox_contract::backend::{Outcome, Outcomes, PublishBatch, TransportLayer};
 use outbox_testkit::history::ConsumerId;
+use outbox_testkit::{History, NullTransport};
 
 use super::trace::Trace;
 
@@ -13,27 +12,21 @@ pub(crate) struct Broker {
     history: Arc<History>,
     consumer: ConsumerId,
     trace: Arc<Trace>,
+    inner: NullTransport,
 }
 
 impl Broker {
     pub(crate) fn new(history: Arc<History>, trace: Arc<Trace>) -> Self {
         let consumer = history.consumer("broker");
-        Self { history, consumer, trace }
+        Self { history, consumer, trace, inner: NullTransport::new() }
     }
 }
 
-#[async_trait]
-impl Transport for Broker {
-    fn name(&self) -> &'static str {
-        "simulated"
-    }
+impl TransportLayer for Broker {
+    type Inner = NullTransport;
 
-    async fn check(&self) -> Result<(), TransportError> {
-        Ok(())
-    }
-
-    fn validate(&self, _: &Message) -> Result<(), Rejection> {
-        Ok(())
+    fn inner(&self) -> &NullTransport {
+        &self.inner
     }
 
     async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
@@ -43,10 +36,4 @@ impl Transport for Broker {
             outcomes.report(index, Outcome::Delivered);
         }
     }
-
-    async fn subscribe(&self, _: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
-        Err(TransportError::new(TransportErrorKind::Unsupported, "subscribe", "the checker is the consumer"))
-    }
-
-    async fn close(&self) {}
 }
