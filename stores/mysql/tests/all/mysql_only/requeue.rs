@@ -4,7 +4,7 @@
 use outbox_contract::admin::Filter;
 use outbox_contract::{AdminExt, Store, StoreErrorKind};
 
-use super::support::{Fixture, both, fetch, messages, relay};
+use super::support::{Fixture, both, dead, waiting};
 
 /// Dead letters of one key: each one's position is the last digits of its id.
 async fn bury(fixture: &Fixture, count: i64) {
@@ -22,18 +22,6 @@ async fn bury(fixture: &Fixture, count: i64) {
             rows.join(", ")
         ))
         .await;
-}
-
-async fn dead(fixture: &Fixture) -> Vec<i64> {
-    let dead = fixture.store.dead_letters(&Filter::all_routes()).await.unwrap();
-    dead.iter().map(|letter| letter.stored.position.0).collect()
-}
-
-/// The last digits of the ids, in order.
-async fn waiting(fixture: &Fixture) -> Vec<u64> {
-    let relay = relay(&fixture.store).await;
-    let read = messages(&fetch(&fixture.store, relay).await);
-    read.iter().map(|stored| stored.message.id.to_string()[24..].parse().unwrap()).collect()
 }
 
 #[tokio::test]
@@ -62,8 +50,8 @@ async fn a_requeue_leaves_what_is_refused_and_says_which() {
         ] {
             assert!(said.contains(words), "{words}: {said}");
         }
-        assert_eq!(dead(&fixture).await, [2, 4, 5]);
-        assert_eq!(waiting(&fixture).await, [1, 3, 6], "in their old order");
+        assert_eq!(dead(&fixture.store).await, [2, 4, 5]);
+        assert_eq!(waiting(&fixture.store).await, [1, 3, 6], "in their old order");
         let again = fixture.store.requeue(&Filter::all_routes()).await.unwrap_err().to_string();
         assert!(again.contains("0 dead letters were requeued, and 3 refused"), "{again}");
     }
@@ -77,7 +65,7 @@ async fn one_of_a_thousand_holds_up_none_of_the_others() {
         let refused = fixture.store.requeue(&Filter::all_routes()).await.unwrap_err().to_string();
         assert!(refused.contains("999 dead letters were requeued, and 1 refused"), "{refused}");
         assert!(refused.contains("000000000613 ("), "{refused}");
-        assert_eq!(dead(&fixture).await, [613]);
+        assert_eq!(dead(&fixture.store).await, [613]);
         let backlog = fixture.store.backlog(&Default::default()).await.unwrap();
         assert_eq!((backlog.pending, backlog.dead), (999, 1));
     }

@@ -1,18 +1,21 @@
 //! Helpers shared by the tests: a store in a database of its own, messages, a relay that owns
 //! everything, and waiting for a condition.
 
+#[allow(dead_code, reason = "some are of other stores' tests")]
+#[path = "../../../../sql/testing/steps.rs"]
+mod steps;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::backend::{
-    BucketSet, Epoch, FetchRequest, Fetched, FetchedRow, KeyTransition, LeaseRequest, RelayId, RowId, Step,
-    Stored, Then,
-};
-use outbox_contract::{Failure, Message, Outgoing, Route, Store, Transactional};
+use outbox_contract::backend::{Epoch, KeyTransition, RelayId, RowId, Step, Stored, Then};
+use outbox_contract::{Failure, Message, Route, Store, Transactional};
 use outbox_servers::{MariaDb, MySql, MySqlServer, OrSkip};
 use outbox_store_mysql::{MySqlOptions, MySqlStore};
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Connection, Row};
+
+pub(crate) use steps::{append, dead, fetch, lease_request as heartbeat, messages, relay, waiting};
 
 /// Longer than anything takes that a test waits for, on however slow a machine.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
@@ -161,28 +164,6 @@ pub(crate) fn message(key: &str) -> Message {
     Message::new("orders", "order.placed").unwrap().with_key(key).unwrap().with_payload("{}")
 }
 
-/// Appends messages and commits.
-pub(crate) async fn append(store: &MySqlStore, messages: impl IntoIterator<Item = Message>) {
-    let outgoing: Vec<Outgoing> = messages.into_iter().map(Outgoing::from).collect();
-    let mut tx = store.begin().await.unwrap();
-    store.append(&mut tx, &outgoing).await.unwrap();
-    store.commit(tx).await.into_result().unwrap();
-}
-
-/// A relay that owns every bucket of the route `default`.
-pub(crate) async fn relay(store: &MySqlStore) -> RelayId {
-    let relay = RelayId::new();
-    assert_eq!(store.lease(&heartbeat(relay)).await.unwrap().leases.len(), 256);
-    relay
-}
-
-/// A heartbeat on the route `default`, for leases of an hour.
-pub(crate) fn heartbeat(relay: RelayId) -> LeaseRequest {
-    let mut request = LeaseRequest::new(relay, Route::default(), Duration::from_secs(3_600));
-    request.label = "test".to_owned();
-    request
-}
-
 /// A step in which the first of these messages of a key fails and is due again at once, with the
 /// others behind it.
 pub(crate) fn fails(relay: RelayId, of_a_key: &[Arc<Stored>]) -> KeyTransition {
@@ -203,20 +184,4 @@ pub(crate) fn fails(relay: RelayId, of_a_key: &[Arc<Stored>]) -> KeyTransition {
             behind: rows[1..].to_vec(),
         },
     )
-}
-
-pub(crate) async fn fetch(store: &MySqlStore, relay: RelayId) -> Fetched {
-    store.fetch(&FetchRequest::new(Route::default(), relay, BucketSet::ALL)).await.unwrap()
-}
-
-/// The messages of an answer that has nothing else.
-pub(crate) fn messages(fetched: &Fetched) -> Vec<Arc<Stored>> {
-    fetched
-        .rows
-        .iter()
-        .map(|row| match row {
-            FetchedRow::Message(stored) => Arc::clone(stored),
-            other => panic!("expected a message, got {other:?}"),
-        })
-        .collect()
 }

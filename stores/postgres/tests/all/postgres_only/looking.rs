@@ -8,7 +8,7 @@ use outbox_contract::backend::RelayId;
 use outbox_contract::{AdminExt, Route, Store};
 use tokio::time::timeout;
 
-use super::support::{Fixture, due_request, run};
+use super::support::{Fixture, due_request, pages, run};
 
 /// Far longer than a query takes, and far shorter than the locks are held.
 const SOON: Duration = Duration::from_secs(30);
@@ -71,33 +71,14 @@ const LARGE: &str = "
     select 4102444800000000 + position, id, topic, key, event_type, version, content_type, headers, payload, at
     from large order by position;";
 
-/// Numbers of messages on each page, of those that a filter matches.
-async fn pages(fixture: &Fixture, what: &str) -> Vec<usize> {
-    let mut pages = Vec::new();
-    loop {
-        let filter = Filter { offset: pages.iter().sum(), ..Filter::all_routes() };
-        let store = &fixture.store;
-        let page = match what {
-            "parked" => store.parked(&filter).await.unwrap().len(),
-            "dead" => store.dead_letters(&filter).await.unwrap().len(),
-            "history" => store.history(&filter).await.unwrap().len(),
-            _ => store.scheduled(&filter).await.unwrap().len(),
-        };
-        if page == 0 {
-            return pages;
-        }
-        pages.push(page);
-    }
-}
-
 #[tokio::test]
 async fn a_page_of_large_messages_ends_behind_64_mib() {
     let Some(fixture) = Fixture::new().await else { return };
     fixture.run(LARGE).await;
-    for what in ["parked", "dead", "history", "scheduled"] {
-        assert_eq!(pages(&fixture, what).await, [12, 3], "{what}");
+    for table in ["outbox_parked", "outbox_dead", "outbox_history", "outbox_scheduled"] {
+        assert_eq!(pages(&fixture.store, table).await, [12, 3], "{table}");
     }
     // Other programs' messages may be larger still: one of them is returned.
     fixture.run("update outbox_dead set payload = convert_to(repeat('x', 65 * 1024 * 1024), 'UTF8') where position in (1, 2)").await;
-    assert_eq!(pages(&fixture, "dead").await, [1, 1, 12, 1]);
+    assert_eq!(pages(&fixture.store, "outbox_dead").await, [1, 1, 12, 1]);
 }

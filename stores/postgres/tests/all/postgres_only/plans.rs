@@ -2,13 +2,13 @@
 //! statistics say.
 
 use outbox_contract::admin::Filter;
-use outbox_contract::backend::{BucketSet, FetchRequest, FetchedRow, Position, View};
-use outbox_contract::{Admin, Key, Route, Store};
+use outbox_contract::backend::View;
+use outbox_contract::{Admin, Key, Store};
 use outbox_store_sql::statements::newest_first;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Row};
 
-use super::support::{Fixture, run};
+use super::support::{Fixture, assert_fetches_walk, run};
 
 /// The settings of the store's own connections.
 pub(super) const PINNED: &str = "set enable_seqscan = off; set enable_bitmapscan = off; set jit = off; set plan_cache_mode = force_generic_plan";
@@ -410,38 +410,5 @@ async fn a_fetch_walks_over_so_many_positions_and_the_next_one_goes_on_from_ther
                 values (1, 0, 'other', 'orders', 'a', 'x'), (3, 0, 'other', 'orders', 'a', 'x'), (900000, 0, 'other', 'orders', 'a', 'x'),
                        (1100001, 1, 'default', 'orders', 'a', 'x'), (1300001, 1, 'default', 'orders', 'a', 'x')";
     fixture.run(rows).await;
-    let relay = super::support::relay(&fixture.store).await;
-    let mut request = FetchRequest::new(Route::default(), relay, BucketSet::ALL);
-    let mut shown = Vec::new();
-    for _ in 0..10 {
-        let fetched = fixture.store.fetch(&request).await.unwrap();
-        shown.push((
-            fetched.rows.iter().map(|row| row.position().0).collect::<Vec<_>>(),
-            fetched.full,
-            fetched.reached.0,
-        ));
-        if !fetched.full {
-            break;
-        }
-        assert!(matches!(fetched.rows.last(), Some(FetchedRow::Muted(_))), "{fetched:?}");
-        request.after = fetched.rows.last().unwrap().position();
-    }
-    let walked = [
-        (vec![200_001], true, 0),
-        (vec![1_100_000], true, 0),
-        (vec![1_100_001, 1_300_001], false, 1_300_001),
-    ];
-    assert_eq!(shown, walked);
-
-    // A requested bound, and one of rows, come first.
-    request.after = Position::START;
-    request.until = Position(10);
-    let fetched = fixture.store.fetch(&request).await.unwrap();
-    assert_eq!((fetched.rows.len(), fetched.full, fetched.reached), (0, false, Position(10)));
-    (request.after, request.until, request.limit) = (Position(1_099_999), Position::END, 1);
-    let fetched = fixture.store.fetch(&request).await.unwrap();
-    assert_eq!(
-        (fetched.rows.len(), fetched.rows[0].position(), fetched.full),
-        (1, Position(1_100_001), true)
-    );
+    assert_fetches_walk(&fixture.store).await;
 }

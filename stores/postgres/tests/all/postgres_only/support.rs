@@ -1,17 +1,18 @@
 //! Shared parts of the tests: a store in a database of its own, messages, a relay that owns
 //! everything, and waits for a condition.
 
-use std::sync::Arc;
+#[path = "../../../../sql/testing/steps.rs"]
+mod steps;
+
 use std::time::Duration;
 
-use outbox_contract::backend::{
-    BucketSet, DueRequest, FetchRequest, Fetched, FetchedRow, LeaseRequest, Leased, RelayId, Stored,
-};
-use outbox_contract::{Message, Outgoing, Route, Store, Transactional};
+use outbox_contract::{Message, Store};
 use outbox_servers::{OrSkip, Postgres, PostgresServer};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::{AssertSqlSafe, Connection, Row};
+
+pub(crate) use steps::*;
 
 /// Longer than any wait of a test, even on a slow machine.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
@@ -113,55 +114,4 @@ pub(crate) async fn text(pool: &PgPool, statement: &str) -> String {
 
 pub(crate) fn message(key: &str) -> Message {
     Message::new("orders", "order.placed").unwrap().with_key(key).unwrap().with_payload("{}")
-}
-
-/// Appends messages and commits.
-pub(crate) async fn append(store: &PostgresStore, messages: impl IntoIterator<Item = Message>) {
-    let outgoing: Vec<Outgoing> = messages.into_iter().map(Outgoing::from).collect();
-    let mut tx = store.begin().await.unwrap();
-    store.append(&mut tx, &outgoing).await.unwrap();
-    store.commit(tx).await.into_result().unwrap();
-}
-
-/// The heartbeat request of a relay on the route `default`.
-pub(crate) fn lease_request(relay: RelayId) -> LeaseRequest {
-    let mut request = LeaseRequest::new(relay, Route::default(), Duration::from_secs(3_600));
-    request.label = "test".to_owned();
-    request
-}
-
-pub(crate) async fn lease(store: &PostgresStore, relay: RelayId) -> Leased {
-    store.lease(&lease_request(relay)).await.unwrap()
-}
-
-/// A relay that owns every bucket.
-pub(crate) async fn relay(store: &PostgresStore) -> RelayId {
-    let relay = RelayId::new();
-    assert_eq!(lease(store, relay).await.leases.len(), 256);
-    relay
-}
-
-pub(crate) async fn fetch(store: &PostgresStore, relay: RelayId) -> Fetched {
-    store.fetch(&FetchRequest::new(Route::default(), relay, BucketSet::ALL)).await.unwrap()
-}
-
-/// Returns the messages of an answer that has nothing else.
-pub(crate) fn messages(fetched: &Fetched) -> Vec<Arc<Stored>> {
-    fetched
-        .rows
-        .iter()
-        .map(|row| match row {
-            FetchedRow::Message(stored) => Arc::clone(stored),
-            other => panic!("expected a message, got {other:?}"),
-        })
-        .collect()
-}
-
-/// The request of a relay on the route `default` for due keys.
-pub(crate) fn due_request(relay: RelayId) -> DueRequest {
-    let mut request = DueRequest::new(Route::default(), relay, BucketSet::ALL);
-    request.keys = 10;
-    request.messages = 10;
-    request.bytes = 1_000_000;
-    request
 }

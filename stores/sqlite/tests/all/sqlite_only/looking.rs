@@ -1,9 +1,6 @@
 //! Queries of stored messages, as operators run them: their results are bounded.
 
-use outbox_contract::AdminExt;
-use outbox_contract::admin::Filter;
-
-use super::support::Fixture;
+use super::support::{Fixture, pages};
 
 /// Five messages of 15 MiB, almost the maximum size, in one of the tables that can be browsed.
 fn fill(table: &str) -> String {
@@ -26,36 +23,17 @@ async fn run(fixture: &Fixture, statement: String) {
     sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(fixture.store.pool()).await.unwrap();
 }
 
-/// Numbers of messages on each page.
-async fn pages(fixture: &Fixture, table: &str) -> Vec<usize> {
-    let mut pages = Vec::new();
-    loop {
-        let filter = Filter { offset: pages.iter().sum(), ..Filter::all_routes() };
-        let store = &fixture.store;
-        let page = match table {
-            "outbox_parked" => store.parked(&filter).await.unwrap().len(),
-            "outbox_dead" => store.dead_letters(&filter).await.unwrap().len(),
-            "outbox_history" => store.history(&filter).await.unwrap().len(),
-            _ => store.scheduled(&filter).await.unwrap().len(),
-        };
-        if page == 0 {
-            return pages;
-        }
-        pages.push(page);
-    }
-}
-
 #[tokio::test]
 async fn a_page_of_large_messages_ends_behind_64_mib() {
     let fixture = Fixture::new().await;
     for table in ["outbox_parked", "outbox_dead", "outbox_history", "outbox_scheduled"] {
         run(&fixture, fill(table)).await;
-        assert_eq!(pages(&fixture, table).await, [4, 1], "{table}");
+        assert_eq!(pages(&fixture.store, table).await, [4, 1], "{table}");
         // Other programs' messages may be larger still: one of them is returned.
         if table == "outbox_dead" {
             let larger = "update outbox_dead set payload = zeroblob(65 * 1024 * 1024) where position = 1";
             run(&fixture, larger.to_owned()).await;
-            assert_eq!(pages(&fixture, table).await, [1, 4], "{table}");
+            assert_eq!(pages(&fixture.store, table).await, [1, 4], "{table}");
         }
         // Its pages are used again.
         run(&fixture, format!("delete from {table}")).await;

@@ -1,10 +1,8 @@
 //! Query plans: rows that a statement scans, whatever the tables hold.
 
-use outbox_contract::backend::{BucketSet, FetchRequest, FetchedRow, Position};
-use outbox_contract::{Route, Store};
 use outbox_store_sql::statements::{newest_first, of_one_key};
 
-use super::support::Fixture;
+use super::support::{Fixture, assert_fetches_walk};
 
 /// The plan of a statement of the store, one line for each step.
 async fn plan(fixture: &Fixture, statement: &str) -> Vec<String> {
@@ -159,40 +157,7 @@ async fn a_fetch_walks_over_so_many_positions_and_the_next_one_goes_on_from_ther
                 values (1, 0, 'other', 'orders', 'a', 'x'), (3, 0, 'other', 'orders', 'a', 'x'), (900000, 0, 'other', 'orders', 'a', 'x'),
                        (1100001, 1, 'default', 'orders', 'a', 'x'), (1300001, 1, 'default', 'orders', 'a', 'x')";
     sqlx::raw_sql(rows).execute(fixture.store.pool()).await.unwrap();
-    let relay = super::support::relay(&fixture.store).await;
-    let mut request = FetchRequest::new(Route::default(), relay, BucketSet::ALL);
-    let mut shown = Vec::new();
-    for _ in 0..10 {
-        let fetched = fixture.store.fetch(&request).await.unwrap();
-        shown.push((
-            fetched.rows.iter().map(|row| row.position().0).collect::<Vec<_>>(),
-            fetched.full,
-            fetched.reached.0,
-        ));
-        if !fetched.full {
-            break;
-        }
-        assert!(matches!(fetched.rows.last(), Some(FetchedRow::Muted(_))), "{fetched:?}");
-        request.after = fetched.rows.last().unwrap().position();
-    }
-    let walked = [
-        (vec![200_001], true, 0),
-        (vec![1_100_000], true, 0),
-        (vec![1_100_001, 1_300_001], false, 1_300_001),
-    ];
-    assert_eq!(shown, walked);
-
-    // A requested bound, and one of rows, come first.
-    request.after = Position::START;
-    request.until = Position(10);
-    let fetched = fixture.store.fetch(&request).await.unwrap();
-    assert_eq!((fetched.rows.len(), fetched.full, fetched.reached), (0, false, Position(10)));
-    (request.after, request.until, request.limit) = (Position(1_099_999), Position::END, 1);
-    let fetched = fixture.store.fetch(&request).await.unwrap();
-    assert_eq!(
-        (fetched.rows.len(), fetched.rows[0].position(), fetched.full),
-        (1, Position(1_100_001), true)
-    );
+    assert_fetches_walk(&fixture.store).await;
 }
 
 /// A page about one key finds it and its messages by their indexes, however many others fail.
