@@ -29,121 +29,49 @@ impl Clocked {
     }
 }
 
-/// Nothing can be missing from memory, so there is nothing to migrate.
-fn capabilities() -> Capabilities {
-    Capabilities::default().with_migrations(false)
+macro_rules! on {
+    ($module:ident, $mode:expr) => {
+        mod $module {
+            use super::*;
+
+            struct Subject(Clocked);
+
+            impl StoreHarness for Subject {
+                type Store = MemoryStore;
+
+                async fn fresh() -> Self {
+                    Self(Clocked::new($mode))
+                }
+
+                fn store(&self) -> Arc<MemoryStore> {
+                    Arc::clone(&self.0.store)
+                }
+
+                async fn set_clock_back(&self, by: Duration) -> bool {
+                    self.0.clock.set_back(by);
+                    true
+                }
+
+                async fn restore_parked(&self) -> bool {
+                    self.0.restore_parked();
+                    true
+                }
+
+                fn max_time(&self) -> Duration {
+                    Duration::from_secs(366 * 24 * 3_600)
+                }
+
+                /// Nothing can be missing from memory, so there is nothing to migrate.
+                fn capabilities(&self) -> Capabilities {
+                    Capabilities::default().with_migrations(false)
+                }
+            }
+
+            outbox_testkit::store_conformance!(Subject, start_paused = true);
+        }
+    };
 }
 
-mod one_writer {
-    use super::*;
-
-    struct OneWriter(Clocked);
-
-    impl StoreHarness for OneWriter {
-        type Store = MemoryStore;
-
-        async fn fresh() -> Self {
-            Self(Clocked::new(|builder| builder))
-        }
-
-        fn store(&self) -> Arc<MemoryStore> {
-            Arc::clone(&self.0.store)
-        }
-
-        async fn set_clock_back(&self, by: Duration) -> bool {
-            self.0.clock.set_back(by);
-            true
-        }
-
-        async fn restore_parked(&self) -> bool {
-            self.0.restore_parked();
-            true
-        }
-
-        fn max_time(&self) -> Duration {
-            Duration::from_secs(366 * 24 * 3_600)
-        }
-
-        fn capabilities(&self) -> Capabilities {
-            capabilities()
-        }
-    }
-
-    outbox_testkit::store_conformance!(OneWriter, start_paused = true);
-}
-
-mod concurrent_writers {
-    use super::*;
-
-    struct ConcurrentWriters(Clocked);
-
-    impl StoreHarness for ConcurrentWriters {
-        type Store = MemoryStore;
-
-        async fn fresh() -> Self {
-            Self(Clocked::new(MemoryStoreBuilder::concurrent_writers))
-        }
-
-        fn store(&self) -> Arc<MemoryStore> {
-            Arc::clone(&self.0.store)
-        }
-
-        async fn set_clock_back(&self, by: Duration) -> bool {
-            self.0.clock.set_back(by);
-            true
-        }
-
-        async fn restore_parked(&self) -> bool {
-            self.0.restore_parked();
-            true
-        }
-
-        fn max_time(&self) -> Duration {
-            Duration::from_secs(366 * 24 * 3_600)
-        }
-
-        fn capabilities(&self) -> Capabilities {
-            capabilities()
-        }
-    }
-
-    outbox_testkit::store_conformance!(ConcurrentWriters, start_paused = true);
-}
-
-mod stripes {
-    use super::*;
-
-    struct Stripes(Clocked);
-
-    impl StoreHarness for Stripes {
-        type Store = MemoryStore;
-
-        async fn fresh() -> Self {
-            Self(Clocked::new(MemoryStoreBuilder::stripes))
-        }
-
-        fn store(&self) -> Arc<MemoryStore> {
-            Arc::clone(&self.0.store)
-        }
-
-        async fn set_clock_back(&self, by: Duration) -> bool {
-            self.0.clock.set_back(by);
-            true
-        }
-
-        async fn restore_parked(&self) -> bool {
-            self.0.restore_parked();
-            true
-        }
-
-        fn max_time(&self) -> Duration {
-            Duration::from_secs(366 * 24 * 3_600)
-        }
-
-        fn capabilities(&self) -> Capabilities {
-            capabilities()
-        }
-    }
-
-    outbox_testkit::store_conformance!(Stripes, start_paused = true);
-}
+on!(one_writer, |builder| builder);
+on!(concurrent_writers, MemoryStoreBuilder::concurrent_writers);
+on!(stripes, MemoryStoreBuilder::stripes);
