@@ -7,8 +7,8 @@
 
 use std::collections::BTreeSet;
 
+use outbox_contract::backend::key_hash;
 use outbox_contract::{AppendError, DueTime, Outgoing};
-use sha2::{Digest, Sha256};
 use sqlx::postgres::PgConnection;
 
 use crate::error::store_error;
@@ -29,14 +29,9 @@ struct Place {
 }
 
 impl Place {
-    /// Same as `outbox_hash` in the database: SHA-256 over topic, NUL and key; its first byte, and
-    /// its first eight.
+    /// Same as `outbox_hash` in the database: the first byte of the hash, and its first eight.
     fn of(outgoing: &Outgoing) -> Self {
-        let mut hash = Sha256::new();
-        hash.update(outgoing.message.topic.as_str().as_bytes());
-        hash.update([0]);
-        hash.update(outgoing.message.order_key().as_str().as_bytes());
-        let hash = hash.finalize();
+        let hash = key_hash(outgoing.message.topic.as_str(), outgoing.message.order_key().as_str());
         let mut first = [0; 8];
         first.copy_from_slice(&hash[..8]);
         Self { bucket: i32::from(hash[0]), lock: i64::from_be_bytes(first) }

@@ -29,12 +29,20 @@ impl Bucket {
     /// (hyphenated, lower case) as the key.
     #[must_use]
     pub fn of(topic: &str, key: &str) -> Self {
-        let mut hash = Sha256::new();
-        hash.update(topic.as_bytes());
-        hash.update([0]);
-        hash.update(key.as_bytes());
-        Self(hash.finalize()[0])
+        Self(key_hash(topic, key)[0])
     }
+}
+
+/// Returns the hash of a topic and key, of which [`Bucket`] and
+/// [`StripeId`](crate::backend::StripeId) are the first bits: SHA-256 over the topic, a zero byte
+/// and the key.
+#[must_use]
+pub fn key_hash(topic: &str, key: &str) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(topic.as_bytes());
+    hash.update([0]);
+    hash.update(key.as_bytes());
+    hash.finalize().into()
 }
 
 impl fmt::Display for Bucket {

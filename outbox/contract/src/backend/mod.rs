@@ -40,7 +40,7 @@ pub use crate::id::{Epoch, Position, RelayId};
 pub(crate) use audit::clean;
 pub use audit::{AuditColumns, AuditNote};
 pub use backlog::Backlog;
-pub use bucket::{BUCKETS, Bucket, BucketSet};
+pub use bucket::{BUCKETS, Bucket, BucketSet, key_hash};
 pub use fetch::{
     Due, DueKey, DueRequest, FetchRequest, Fetched, FetchedRow, Ordering, RowId, Scope, Stored, Waiting,
     Writers,

@@ -2,9 +2,8 @@
 //! at once, and which can't list their writers.
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
-use crate::backend::{Bucket, Position};
+use crate::backend::{Bucket, Position, key_hash};
 
 /// Number of stripes of a route. A constant of the wire format: tables carry their numbers.
 pub const STRIPES: u16 = 1_024;
@@ -31,12 +30,8 @@ impl StripeId {
     /// (hyphenated, lower case) as the key.
     #[must_use]
     pub fn of(topic: &str, key: &str) -> Self {
-        let mut hash = Sha256::new();
-        hash.update(topic.as_bytes());
-        hash.update([0]);
-        hash.update(key.as_bytes());
-        let hash = hash.finalize();
-        Self(u16::from_be_bytes([hash[0], hash[1]]) >> 6)
+        let [first, second, ..] = key_hash(topic, key);
+        Self(u16::from_be_bytes([first, second]) >> 6)
     }
 
     /// Returns the bucket to which the stripe belongs.
