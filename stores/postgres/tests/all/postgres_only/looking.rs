@@ -8,7 +8,7 @@ use outbox_contract::backend::RelayId;
 use outbox_contract::{AdminExt, Route, Store};
 use tokio::time::timeout;
 
-use super::support::{Fixture, due_request, pages, run};
+use super::support::{Fixture, WAITING, due_request, pages, run};
 
 /// Far longer than a query takes, and far shorter than the locks are held.
 const SOON: Duration = Duration::from_secs(30);
@@ -47,6 +47,22 @@ async fn who_looks_at_the_history_holds_up_no_measurement() {
     assert!(!browsing.is_finished());
     run(&mut holder, "rollback").await;
     assert!(browsing.await.unwrap().unwrap().is_empty());
+}
+
+/// Neither a large history nor a lock keeps the server busy for a caller that is gone.
+#[tokio::test]
+async fn a_query_whose_caller_gave_up_ends_at_the_server() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let mut holder = fixture.connection().await;
+    run(&mut holder, "begin; lock table outbox_history").await;
+    let filter = Filter::all_routes();
+    tokio::select! {
+        listed = fixture.store.history(&filter) => panic!("the table is locked: {listed:?}"),
+        () = fixture.until_waiting(1) => {}
+    }
+    let none_waits = format!("select 1 - least(1, ({WAITING}))");
+    timeout(SOON, fixture.until(&none_waits, 1)).await.expect("nothing waits at the server any more");
+    run(&mut holder, "rollback").await;
 }
 
 /// Fifteen messages of 5 MiB in each table that can be browsed.
