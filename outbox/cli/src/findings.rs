@@ -49,6 +49,10 @@ pub(crate) fn of_backlog(route: &Route, backlog: &Backlog, max_age: Duration) ->
     let mut findings = Vec::new();
     let mut add = |code, text: String, remedy: String| findings.push(Finding::new(code, text, remedy));
     let is_old = |age: &Duration| *age > max_age;
+    let number = |figure, noun| {
+        let more = if backlog.is_at_least(figure) { "at least " } else { "" };
+        format!("{more}{}", count(figure, noun))
+    };
     if let Some(age) = backlog.oldest_pending_age.filter(is_old) {
         add(
             "old",
@@ -79,7 +83,7 @@ pub(crate) fn of_backlog(route: &Route, backlog: &Backlog, max_age: Duration) ->
     if backlog.held_keys > 0 {
         add(
             "held",
-            format!("route {route}: waiting for an operator: {}", count(backlog.held_keys, "held key")),
+            format!("route {route}: waiting for an operator: {}", number(backlog.held_keys, "held key")),
             format!(
                 "look with `outbox keys list --route {route}`; then `outbox release`, `outbox skip` or `outbox discard`"
             ),
@@ -88,14 +92,14 @@ pub(crate) fn of_backlog(route: &Route, backlog: &Backlog, max_age: Duration) ->
     if backlog.retrying_keys > 0 {
         add(
             "retrying",
-            format!("route {route}: failing, and being retried: {}", count(backlog.retrying_keys, "key")),
+            format!("route {route}: failing, and being retried: {}", number(backlog.retrying_keys, "key")),
             format!("look with `outbox keys list --route {route}`, and repair what their errors name"),
         );
     }
     if backlog.dead > 0 {
         add(
             "dead",
-            format!("route {route}: waiting for an operator: {}", count(backlog.dead, "dead letter")),
+            format!("route {route}: waiting for an operator: {}", number(backlog.dead, "dead letter")),
             format!(
                 "look with `outbox dead list --route {route}`; then `outbox requeue` or `outbox purge --route {route}`"
             ),

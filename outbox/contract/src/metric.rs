@@ -54,10 +54,10 @@ metrics! {
     UNSERVED_ROUTES = "outbox_unserved_routes", Gauge, "routes", [], "Routes with messages that have waited for over a minute, and no live relay in any program. Checked once a minute.";
     UNSERVED_AGE = "outbox_unserved_age_seconds", Gauge, "seconds", ["route"], "Age of the oldest message of an unserved route; 0 once a relay serves it. Covers the first 20 such routes that a relay finds.";
     PENDING = "outbox_pending", Gauge, "messages", ["route"], "Messages to publish, up to the store's counting limit.";
-    PARKED_NOW = "outbox_parked", Gauge, "messages", ["route"], "Messages parked behind a failing key.";
-    HELD_KEYS = "outbox_held_keys", Gauge, "keys", ["route"], "Keys that wait for an operator.";
-    RETRYING_KEYS = "outbox_retrying_keys", Gauge, "keys", ["route"], "Failing keys that the relay will retry.";
-    DEAD = "outbox_dead_letters", Gauge, "messages", ["route"], "Dead letters in the store.";
+    PARKED_NOW = "outbox_parked", Gauge, "messages", ["route"], "Messages parked behind a failing key, up to the store's counting limit.";
+    HELD_KEYS = "outbox_held_keys", Gauge, "keys", ["route"], "Keys that wait for an operator, up to the store's counting limit.";
+    RETRYING_KEYS = "outbox_retrying_keys", Gauge, "keys", ["route"], "Failing keys that the relay will retry, up to the store's counting limit.";
+    DEAD = "outbox_dead_letters", Gauge, "messages", ["route"], "Dead letters in the store, up to the store's counting limit.";
     BUCKETS = "outbox_buckets", Gauge, "buckets", ["route"], "Buckets that this relay owns.";
     IN_FLIGHT = "outbox_in_flight", Gauge, "messages", ["route"], "Messages that this relay has in memory.";
     IN_FLIGHT_BYTES = "outbox_in_flight_bytes", Gauge, "bytes", ["route"], "Bytes of messages that this relay has in memory.";

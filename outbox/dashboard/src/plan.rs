@@ -19,9 +19,6 @@ const STEP: usize = 500;
 /// Number of keys that are read at once: each page is found from the beginning.
 const KEYS: usize = MAX_PER_CALL;
 
-/// Figure of a backlog from which on the store may have stopped counting.
-const MAX_COUNTED: u64 = 10_000;
-
 /// Maximum number of keys of one operation.
 const MAX_KEYS: usize = 10_000;
 
@@ -228,9 +225,10 @@ impl Plan {
 /// Counts messages: a whole route by its backlog, others one by one up to a limit.
 async fn messages(visit: &Visit, view: View, selection: &Selection) -> Result<Extent, Problem> {
     if let (View::DeadLetters, Some(route), true) = (view, &selection.filter.route, selection.is_whole()) {
-        let dead = visit.ask(visit.store().backlog(route)).await?.dead;
+        let backlog = visit.ask(visit.store().backlog(route)).await?;
+        let (messages, is_at_least) = (backlog.dead, backlog.is_at_least(backlog.dead));
         let first = scan(visit, view, selection, 0, Extent::SHOWN).await?.found;
-        return Ok(Extent { messages: dead, is_at_least: dead >= MAX_COUNTED, first, ..Extent::default() });
+        return Ok(Extent { messages, is_at_least, first, ..Extent::default() });
     }
     let scan = scan(visit, view, selection, 0, usize::MAX).await?;
     let (messages, is_at_least, mut first) = (scan.found.len() as u64, scan.next.is_some(), scan.found);
@@ -249,8 +247,8 @@ async fn all_keys(
     let first_keys = visit.ask(visit.store().failing_keys(&selection.page(0, Extent::SHOWN))).await?;
     let messages = if operation == KeyOperation::Discard { backlog.parked } else { 0 };
     let keys = backlog.retrying_keys + backlog.held_keys;
-    let is_at_least =
-        [messages, backlog.retrying_keys, backlog.held_keys].into_iter().any(|figure| figure >= MAX_COUNTED);
+    let figures = [messages, backlog.retrying_keys, backlog.held_keys];
+    let is_at_least = figures.into_iter().any(|figure| backlog.is_at_least(figure));
     Ok(Extent { messages, keys, is_at_least, first_keys, ..Extent::default() })
 }
 

@@ -37,6 +37,7 @@ pub(crate) async fn backlog(database: &Database, route: &Route) -> Result<Backlo
     let age =
         |oldest: i64| Duration::from_micros(u64::try_from(now.saturating_sub(oldest)).unwrap_or_default());
     let mut backlog = Backlog::default();
+    backlog.counting_limit = u64::try_from(limit).ok();
     backlog.pending = hot.count;
     backlog.pending_is_at_least = i64::try_from(hot.count).unwrap_or(i64::MAX) >= limit;
     backlog.oldest_pending_age = oldest.map(age);

@@ -84,6 +84,7 @@ pub(crate) async fn backlog(
     let oldest = hot.into_iter().chain(due).min();
     let age = |oldest: i64| span(now.saturating_sub(oldest));
     let mut backlog = Backlog::default();
+    backlog.counting_limit = Some(counting_limit.into());
     backlog.pending = count(0)?;
     backlog.pending_is_at_least = backlog.pending >= u64::from(counting_limit);
     backlog.oldest_pending_age = oldest.map(age);

@@ -71,6 +71,7 @@ pub(crate) async fn backlog(
     let oldest = oldest.into_iter().flatten().min();
     let age = |oldest: i64| span(now.saturating_sub(oldest));
     let mut backlog = Backlog::default();
+    backlog.counting_limit = Some(counting_limit.into());
     backlog.pending = count("pending")?;
     backlog.pending_is_at_least = count("looked")? >= u64::from(counting_limit);
     backlog.oldest_pending_age = oldest.map(age);

@@ -1,10 +1,11 @@
 //! `status`: the backlog, and what needs attention.
 
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use outbox::Route;
-use outbox::admin::{Filter, Ownership, Paused, View};
+use outbox::admin::Ownership;
 use outbox::relay::{Backlog, Unserved};
 use serde_json::{Value, json};
 
@@ -75,9 +76,6 @@ async fn forever(app: &App, pause: Duration, show: impl AsyncFn() -> Outcome) ->
     }
 }
 
-/// Number of dead letters whose routes are shown: the oldest ones.
-const LOOKED_AT: usize = 50;
-
 /// State of a store at one time.
 pub(crate) struct Picture {
     store: &'static str,
@@ -101,37 +99,34 @@ impl Picture {
         max_age: Duration,
     ) -> Result<Self, Failed> {
         let unserved = store.unserved(max_age).await?;
-        let dead = Filter { limit: Some(LOOKED_AT), ..Filter::all_routes() };
-        let dead = store.browse(View::DeadLetters, &dead).await?;
-        let mut names: Vec<Route> = routes.to_vec();
-        let paused = store.routes().await?.into_iter().filter(|status| status.paused != Paused::default());
-        // Routes of inboxes have no relay of their own name, but failing keys and dead letters.
-        let failing = store.failing_keys(&Filter::all_routes()).await?;
-        let found = failing.into_iter().map(|key| key.route);
-        names.extend(
-            found
-                .chain(dead.into_iter().map(|letter| letter.route))
-                .chain(unserved.iter().filter(|it| it.can_be_served).map(|it| it.route.clone()))
-                .chain(paused.map(|status| status.route)),
-        );
         let mut picture = Self { store: store.name(), routes: Vec::new(), unserved, findings: Vec::new() };
+        let unserved = picture.unserved.iter().filter(|it| it.can_be_served).map(|it| it.route.clone());
+        let known = store.routes().await?.into_iter().map(|status| status.route);
+        // Every route is looked at: however many dead letters and failing keys one has, it hides no
+        // other. Routes of inboxes, too, have no relay of their own name.
+        let names: Vec<Route> = routes.iter().cloned().chain(unserved).chain(known).collect();
+        let mut seen = BTreeSet::new();
         for route in names {
-            if picture.routes.iter().any(|known| known.route == route) {
+            if !seen.insert(route.clone()) {
                 continue;
             }
-            let backlog = store.backlog(&route).await?;
-            let mut findings = findings::of_backlog(&route, &backlog, max_age);
-            if picture.unserved.iter().any(|it| it.route == route) {
+            let is_unserved = picture.unserved.iter().any(|it| it.route == route);
+            let (backlog, ownership) = (store.backlog(&route).await?, store.ownership(&route).await?);
+            let mut of_backlog = findings::of_backlog(&route, &backlog, max_age);
+            if is_unserved {
                 // It is told once.
-                findings.retain(|finding| !matches!(finding.code, "unowned" | "old"));
+                of_backlog.retain(|finding| !matches!(finding.code, "unowned" | "old"));
             }
-            let ownership = store.ownership(&route).await?;
             // Causes come before what they cause.
-            picture.findings.extend(findings::of_pauses(&route, &ownership.paused));
-            picture.findings.extend(findings::of_unreachable(&route, &ownership));
-            picture.findings.extend(findings);
-            picture.findings.extend(findings::of_relays(&route, &ownership));
-            picture.routes.push(RouteView { route, backlog, ownership });
+            let mut found: Vec<Finding> =
+                findings::of_pauses(&route, &ownership.paused).into_iter().collect();
+            found.extend(findings::of_unreachable(&route, &ownership));
+            found.extend(of_backlog);
+            found.extend(findings::of_relays(&route, &ownership));
+            if is_unserved || !found.is_empty() || routes.contains(&route) {
+                picture.routes.push(RouteView { route, backlog, ownership });
+            }
+            picture.findings.extend(found);
         }
         picture.findings.extend(picture.unserved.iter().map(findings::of_unserved));
         Ok(picture)
@@ -161,15 +156,16 @@ impl Picture {
         let row = |view: &RouteView| {
             let RouteView { route, backlog, ownership } = view;
             let more = if backlog.pending_is_at_least { "+" } else { "" };
+            let figure = |figure| format!("{figure}{}", if backlog.is_at_least(figure) { "+" } else { "" });
             let cells = vec![
                 route.to_string(),
                 format!("{}{more}", backlog.pending),
                 backlog.oldest_age.map_or_else(|| "-".to_owned(), time::age),
-                backlog.parked.to_string(),
-                backlog.retrying_keys.to_string(),
-                backlog.held_keys.to_string(),
-                backlog.dead.to_string(),
-                backlog.scheduled.to_string(),
+                figure(backlog.parked),
+                figure(backlog.retrying_keys),
+                figure(backlog.held_keys),
+                figure(backlog.dead),
+                figure(backlog.scheduled),
                 ownership.relays.iter().filter(|relay| relay.live).count().to_string(),
                 overview::paused(&ownership.paused),
             ];
@@ -191,6 +187,7 @@ fn object(RouteView { route, backlog, ownership }: &RouteView) -> Value {
         "dead_letters": backlog.dead,
         "scheduled": backlog.scheduled,
         "unowned_buckets": backlog.unowned_buckets,
+        "counting_limit": backlog.counting_limit,
         "relays": ownership.relays.iter().map(overview::relay_object).collect::<Vec<_>>(),
         "paused": overview::paused_object(&ownership.paused),
     })

@@ -194,3 +194,58 @@ fn a_key_that_waits_on_two_routes_is_shown_on_both_and_changed_on_the_one_that_i
         outbox.run(&["keys", "list"]).objects().iter().map(|it| it["state"].clone()).collect();
     assert!(states.contains(&"held".into()) && states.len() <= 2, "{states:?}");
 }
+
+/// However many dead letters and failing keys a route has, and however old they are.
+#[test]
+fn a_route_hides_no_other_one() {
+    let outbox = Outbox::sqlite();
+    world::sql(
+        &outbox,
+        "with recursive n (n) as (select 1 union all select n + 1 from n where n < 2000) \
+         insert into outbox_dead (position, id, route, topic, order_key, event_type, schema_version, content_type, headers, payload, \
+                                  occurred_at, appended_at, reason, attempts, died_at) \
+         select n, randomblob(16), iif(n < 2000, 'default', 'inbox/billing'), 'orders', n, 'x', 1, 't', x'', x'', 0, 0, 'exhausted', 1, n \
+         from n; \
+         with recursive n (n) as (select 1 union all select n + 1 from n where n < 2000) \
+         insert into outbox_key (route, topic, key, bucket, version, held, since) \
+         select iif(n < 2000, 'default', 'mails'), 'orders', n, 0, n, 1, n from n",
+    );
+    for command in ["status", "doctor"] {
+        let found = outbox.run(&[command]).ends(FINDINGS).object()["findings"].to_string();
+        for text in [
+            "route default: waiting for an operator: 1999 dead letters",
+            "route default: waiting for an operator: 1999 held keys",
+            "route inbox/billing: waiting for an operator: 1 dead letter",
+            "route mails: waiting for an operator: 1 held key",
+        ] {
+            assert!(found.contains(text), "no {text:?}: {found}");
+        }
+    }
+    // One without a problem is shown if it is asked for.
+    world::sql(&outbox, "delete from outbox_dead; delete from outbox_key where route = 'default'");
+    let status = outbox.run(&["status"]).ends(FINDINGS).object();
+    let routes: Vec<_> = status["routes"].as_array().unwrap().iter().map(|it| it["route"].clone()).collect();
+    assert_eq!(routes, ["default", "mails"]);
+}
+
+/// A figure that stops at the counting limit says so.
+#[test]
+fn a_figure_that_is_a_lower_bound_is_shown_as_one() {
+    let outbox = Outbox::sqlite();
+    world::sql(
+        &outbox,
+        "with recursive n (n) as (select 1 union all select n + 1 from n where n < 10001) \
+         insert into outbox_key (route, topic, key, bucket, version, held, since) \
+         select 'default', 'orders', n, 0, n, 1, n from n",
+    );
+    let limited = ["status", "--set", "sqlite.counting_limit=10000"];
+    let status = outbox.run(&limited).ends(FINDINGS).object();
+    assert_eq!(
+        (&status["routes"][0]["held_keys"], &status["routes"][0]["counting_limit"]),
+        (&10_000.into(), &10_000.into())
+    );
+    let text = outbox.run(&[&limited[..], &["--table"]].concat()).ends(FINDINGS).stdout;
+    assert!(text.contains(" 10000+ ") && text.contains("at least 10000 held keys"), "{text}");
+    let text = outbox.run(&["status", "--table"]).ends(FINDINGS).stdout;
+    assert!(text.contains(" 10001 ") && text.contains("operator: 10001 held keys"), "{text}");
+}

@@ -114,6 +114,14 @@ pub(crate) fn cut_off(outbox: &Outbox, label: &str, route: &str) {
         .block_on(async { open(&outbox.store).await.lease(&request).await.unwrap() });
 }
 
+/// Runs statements on a database in a file.
+pub(crate) fn sql(outbox: &Outbox, statements: &'static str) {
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let store = SqliteStore::open(&outbox.store["sqlite:".len()..]).await.unwrap();
+        sqlx::raw_sql(statements).execute(store.pool()).await.unwrap();
+    });
+}
+
 /// Lets a consumer handle one message of each topic and key.
 pub(crate) fn handle(outbox: &Outbox, consumer: &str, messages: &[(&str, &str)]) {
     tokio::runtime::Runtime::new().unwrap().block_on(async {

@@ -17,7 +17,8 @@ pub struct Backlog {
     /// The same without the parked messages of failing and held keys: age of the oldest message that
     /// a relay may publish.
     pub oldest_pending_age: Option<Duration>,
-    /// Number of parked messages of failing keys, the failing ones included.
+    /// Number of parked messages of failing keys, the failing ones included. This figure and the
+    /// following ones stop at the counting limit: see [`is_at_least`](Self::is_at_least).
     pub parked: u64,
     /// Number of failing keys that the relay will retry.
     pub retrying_keys: u64,
@@ -29,4 +30,16 @@ pub struct Backlog {
     pub scheduled: u64,
     /// Number of buckets that have waiting messages and no live owner.
     pub unowned_buckets: u64,
+    /// Number of rows of each kind that the store counts. `None`: it counts all.
+    pub counting_limit: Option<u64>,
+}
+
+impl Backlog {
+    /// Returns true if a figure of this backlog has reached the counting limit: it is a lower
+    /// bound. For [`pending`](Self::pending) see
+    /// [`pending_is_at_least`](Self::pending_is_at_least).
+    #[must_use]
+    pub fn is_at_least(&self, figure: u64) -> bool {
+        self.counting_limit.is_some_and(|limit| figure >= limit)
+    }
 }

@@ -118,16 +118,20 @@ fn attention(visit: &Visit, routes: &[View], unserved: &[Unserved]) -> Markup {
                 html! { (of(name)) "no relay owns " a href=(to) { (what) } " with messages." },
             ));
         }
+        let number = |figure, noun| {
+            let more = if backlog.is_at_least(figure) { "at least " } else { "" };
+            format!("{more}{}", count(figure, noun))
+        };
         if backlog.retrying_keys > 0 {
-            let (to, what) = (visit.to("/keys", &[("route", name)]), count(backlog.retrying_keys, "key"));
+            let (to, what) = (visit.to("/keys", &[("route", name)]), number(backlog.retrying_keys, "key"));
             let failing = "failing, and being retried: ";
             found.push(("warn", html! { (of(name)) (failing) a href=(to) { (what) } "." }));
         }
         if backlog.held_keys > 0 {
-            found.push(("warn", decide(visit, name, "/keys", &count(backlog.held_keys, "held key"))));
+            found.push(("warn", decide(visit, name, "/keys", &number(backlog.held_keys, "held key"))));
         }
         if backlog.dead > 0 {
-            found.push(("warn", decide(visit, name, "/causes", &count(backlog.dead, "dead letter"))));
+            found.push(("warn", decide(visit, name, "/causes", &number(backlog.dead, "dead letter"))));
         }
     }
     let is_live = |view: &View| view.ownership.relays.iter().any(|relay| relay.live);
@@ -179,23 +183,33 @@ fn decide(visit: &Visit, route: &str, path: &str, what: &str) -> Markup {
 /// Shows the figures of all routes.
 fn tiles(visit: &Visit, routes: &[View]) -> Markup {
     let sum = |figure: fn(&Backlog) -> u64| routes.iter().map(|view| figure(&view.backlog)).sum::<u64>();
-    let more = routes.iter().any(|view| view.backlog.pending_is_at_least);
+    let plus = |more| if more { "+" } else { "" };
+    let more = |figure: fn(&Backlog) -> u64| {
+        plus(routes.iter().any(|view| view.backlog.is_at_least(figure(&view.backlog))))
+    };
+    let total = |figure: fn(&Backlog) -> u64| format!("{}{}", number(sum(figure)), more(figure));
     let oldest = routes.iter().filter_map(|view| view.backlog.oldest_age).max();
     let failing = sum(|backlog| backlog.retrying_keys + backlog.held_keys);
     let (parked, dead) = (sum(|backlog| backlog.parked), sum(|backlog| backlog.dead));
-    let held = sum(|backlog| backlog.held_keys);
-    let pending = format!("{}{}", number(sum(|backlog| backlog.pending)), if more { "+" } else { "" });
+    let is_cut = plus(routes.iter().any(|view| view.backlog.pending_is_at_least));
+    let pending = format!("{}{is_cut}", number(sum(|backlog| backlog.pending)));
     let (age, waits) =
         oldest.map_or(("–".to_owned(), "nothing waits"), |oldest| (age(oldest), "has waited"));
     let flag = |is: bool, class| if is { class } else { "" };
-    let held = format!("{} held", number(held));
+    let held = format!("{} held", total(|backlog| backlog.held_keys));
     let tiles = [
         ("Oldest", "/messages", age, flag(oldest > Some(OLD), "warn"), waits),
         ("Pending", "/messages", pending, "", "to be sent"),
-        ("Parked", "/messages?view=parked", number(parked), flag(parked > 0, "warn"), "behind failing keys"),
+        (
+            "Parked",
+            "/messages?view=parked",
+            total(|backlog| backlog.parked),
+            flag(parked > 0, "warn"),
+            "behind failing keys",
+        ),
         ("Failing keys", "/keys", number(failing), flag(failing > 0, "warn"), held.as_str()),
-        ("Dead letters", "/dead", number(dead), flag(dead > 0, "bad"), "given up"),
-        ("Scheduled", "/scheduled", number(sum(|backlog| backlog.scheduled)), "", "due later"),
+        ("Dead letters", "/dead", total(|backlog| backlog.dead), flag(dead > 0, "bad"), "given up"),
+        ("Scheduled", "/scheduled", total(|backlog| backlog.scheduled), "", "due later"),
     ];
     html! {
         div.tiles {
@@ -280,6 +294,7 @@ fn table(visit: &Visit, routes: &[View], unserved: &[Unserved]) -> Markup {
                 tbody {
                     @for View { status, backlog, .. } in routes {
                         @let (route, name) = (&status.route, status.route.as_str());
+                        @let counted = |figure| html! { (quiet(figure)) @if backlog.is_at_least(figure) { "+" } };
                         tr {
                             td data-name="Route" {
                                 a href=(visit.to("/topics", &[("route", name)])) {
@@ -294,11 +309,11 @@ fn table(visit: &Visit, routes: &[View], unserved: &[Unserved]) -> Markup {
                                     Some(oldest) => (age(oldest)), None => span.quiet { "–" }
                                 }
                             }
-                            td.number data-name="Parked" { (quiet(backlog.parked)) }
-                            td.number data-name="Retrying keys" { (quiet(backlog.retrying_keys)) }
-                            td.number data-name="Held keys" { (quiet(backlog.held_keys)) }
-                            td.number data-name="Dead" { (quiet(backlog.dead)) }
-                            td.number data-name="Scheduled" { (quiet(backlog.scheduled)) }
+                            td.number data-name="Parked" { (counted(backlog.parked)) }
+                            td.number data-name="Retrying keys" { (counted(backlog.retrying_keys)) }
+                            td.number data-name="Held keys" { (counted(backlog.held_keys)) }
+                            td.number data-name="Dead" { (counted(backlog.dead)) }
+                            td.number data-name="Scheduled" { (counted(backlog.scheduled)) }
                             td data-name="Relays" {
                                 a href=(visit.to("/relays", &[("route", name)])) {
                                     @if unserved.iter().any(|it| it.route == *route) {
