@@ -1,10 +1,11 @@
 //! `requeue`, `purge`, `replay`, `cancel`: operations on messages. `pause` and `resume`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use outbox::admin::{Filter, Listed, MAX_PER_CALL, Paused, View};
-use outbox::{Admin, AdminExt, MessageId};
+use outbox::{Admin, AdminExt, MessageId, Route};
 use serde_json::json;
 
 use crate::app::{App, count};
@@ -13,7 +14,7 @@ use crate::commands::list;
 use crate::exit::{Exit, Failed, Outcome};
 use crate::message;
 use crate::open::Database;
-use crate::out::remark;
+use crate::out::{Row, remark};
 use crate::time::Between;
 
 /// Number of items that are done before a bar could be read.
@@ -77,7 +78,7 @@ pub(crate) async fn run(app: &App, action: Action, select: &Select) -> Outcome {
     let time = select.filter.of.between(&*store).await?;
     let chosen = choose(&*store, action, (select, time)).await?;
     if select.dry_run {
-        let rows: Vec<_> = chosen.iter().map(|listed| message::row(action.view(), listed)).collect();
+        let rows: Vec<Row> = chosen.into_iter().filter_map(|chosen| chosen.row).collect();
         app.out.list(message::head(action.view()), &rows)?;
         remark(&format!("dry run: {} would be {}", count(rows.len() as u64, action.noun()), action.done()));
         return Ok(Exit::Done);
@@ -101,44 +102,43 @@ pub(crate) async fn run(app: &App, action: Action, select: &Select) -> Outcome {
     Ok(Exit::of_findings(missed > 0))
 }
 
+/// A selected message. Its content is not kept: a selection may have any size.
+struct Chosen {
+    id: MessageId,
+    route: Route,
+    /// For a dry run alone.
+    row: Option<Row>,
+}
+
 /// Returns the messages that are selected, by ids or by the filter.
 async fn choose(
     store: &dyn Database,
     action: Action,
     (select, time): (&Select, Between),
-) -> Result<Vec<Listed>, Failed> {
-    let (view, filter) = (action.view(), &select.filter);
+) -> Result<Vec<Chosen>, Failed> {
+    let (view, filter, mut chosen) = (action.view(), &select.filter, Vec::new());
+    let mut take = |listed: Listed| {
+        let row = select.dry_run.then(|| message::row(view, &listed));
+        chosen.push(Chosen { id: listed.stored.message.id, route: listed.route, row });
+    };
     if select.ids.is_empty() {
         filter.of.names_route(action.name())?;
-        let (mut chosen, most) = (Vec::new(), filter.of.limit.unwrap_or(usize::MAX));
-        while chosen.len() < most {
-            let filter = filter.page(time, filter.of.offset + chosen.len(), most - chosen.len());
-            let page = store.browse(view, &filter).await?;
-            if page.is_empty() {
-                break;
-            }
-            chosen.extend(page);
-        }
+        let most = filter.of.limit.unwrap_or(usize::MAX);
+        list::each(store, view, filter.page(time, filter.of.offset, most), most, take).await?;
         return Ok(chosen);
     }
-    let chosen = list::find_among(store, view, &select.ids, &filter.page(time, 0, MAX_PER_CALL)).await?;
-    let absent: Vec<MessageId> = select
-        .ids
-        .iter()
-        .copied()
-        .filter(|id| !chosen.iter().any(|listed| listed.stored.message.id == *id))
-        .collect();
+    for ids in select.ids.chunks(MAX_PER_CALL) {
+        let filter = Filter { ids: Some(ids.to_vec()), ..filter.page(time, 0, MAX_PER_CALL) };
+        list::each(store, view, filter, usize::MAX, &mut take).await?;
+    }
+    let found: BTreeSet<MessageId> = chosen.iter().map(|chosen| chosen.id).collect();
+    let absent: Vec<MessageId> = select.ids.iter().copied().filter(|id| !found.contains(id)).collect();
     if !absent.is_empty() {
         return Err(list::absent(view, &absent));
     }
-    let first = chosen.first().map(|listed| listed.route.clone());
-    if !filter.of.all_routes
-        && filter.of.route.is_none()
-        && chosen.iter().any(|listed| Some(&listed.route) != first.as_ref())
-    {
-        let mut routes: Vec<&str> = chosen.iter().map(|listed| listed.route.as_str()).collect();
-        routes.sort_unstable();
-        routes.dedup();
+    let routes: BTreeSet<&str> = chosen.iter().map(|chosen| chosen.route.as_str()).collect();
+    if !filter.of.all_routes && filter.of.route.is_none() && routes.len() > 1 {
+        let routes: Vec<&str> = routes.into_iter().collect();
         return Err(Failed::usage(format!(
             "these messages are on several routes ({}); name one with --route, or give --all-routes",
             routes.join(", ")
@@ -152,15 +152,15 @@ async fn carry_out(
     store: &dyn Admin,
     action: Action,
     (select, time): (&Select, Between),
-    chosen: &[Listed],
+    chosen: &[Chosen],
 ) -> Result<u64, Failed> {
     let bar = bar(chosen.len() as u64);
     let mut done = 0;
     for part in chosen.chunks(MAX_PER_CALL) {
-        let ids: Vec<MessageId> = part.iter().map(|listed| listed.stored.message.id).collect();
+        let ids: Vec<MessageId> = part.iter().map(|chosen| chosen.id).collect();
         let mut filter = Filter { ids: Some(ids.clone()), ..select.filter.page(time, 0, MAX_PER_CALL) };
         if !select.filter.of.all_routes && filter.route.is_none() {
-            filter.route = part.first().map(|listed| listed.route.clone());
+            filter.route = part.first().map(|chosen| chosen.route.clone());
         }
         done += match action {
             Action::Requeue => store.requeue(&filter).await?,

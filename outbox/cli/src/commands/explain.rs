@@ -188,7 +188,7 @@ impl Story {
             why.push_str(" No relay serves the route now.");
         }
         if self.failing.is_none() && !self.dead.is_empty() {
-            why.push_str(&format!(" Of its messages, {} and left a gap.", died(self.dead.len() as u64)));
+            why.push_str(&format!(" Of its messages, {} and left a gap.", died(self.dead.len())));
         }
         why
     }
@@ -261,11 +261,11 @@ impl Story {
         fields.push(("state", self.state().to_owned()));
         fields.extend(self.failing.iter().flat_map(|key| self.failing_fields(key)));
         if !self.dead.is_empty() {
-            fields.push(("dead letters", self.dead.len().to_string()));
+            fields.push(("dead letters", at_least(self.dead.len())));
         }
         if let Some(next) = self.scheduled.first() {
-            fields
-                .push(("scheduled", format!("{}, the next at {}", self.scheduled.len(), time::at(next.at))));
+            let number = at_least(self.scheduled.len());
+            fields.push(("scheduled", format!("{number}, the next at {}", time::at(next.at))));
         }
         let age =
             self.backlog.oldest_age.map(|age| format!(", the oldest {}", time::age(age))).unwrap_or_default();
@@ -321,6 +321,15 @@ impl Story {
     }
 }
 
-fn died(number: u64) -> String {
-    if number == 1 { "1 became a dead letter".to_owned() } else { format!("{number} became dead letters") }
+fn died(number: usize) -> String {
+    if number == 1 {
+        "1 became a dead letter".to_owned()
+    } else {
+        format!("{} became dead letters", at_least(number))
+    }
+}
+
+/// Returns the number of messages of a page, which may be the first of several.
+fn at_least(number: usize) -> String {
+    if number < MAX_PER_CALL { number.to_string() } else { format!("{number} or more") }
 }

@@ -10,6 +10,9 @@ use crate::message;
 use crate::open::Database;
 use crate::out::remark;
 
+/// Number of waiting messages that a store looks at from either end, at least: see [`Filter`].
+pub(crate) const SEARCHED: usize = 10_000;
+
 pub(crate) async fn run(app: &App, view: View, what: args::View) -> Outcome {
     match what {
         args::View::List(filter) => list(app, view, &filter).await,
@@ -19,21 +22,36 @@ pub(crate) async fn run(app: &App, view: View, what: args::View) -> Outcome {
 
 /// `messages`: those that wait for a relay; one is shown wherever it is.
 pub(crate) async fn messages(app: &App, what: args::View) -> Outcome {
-    const VIEWS: [View; 4] = [View::Parked, View::Scheduled, View::DeadLetters, View::History];
     let args::View::Show { id, payload } = what else { return run(app, View::Waiting, what).await };
     let store = app.store().await?;
-    for view in VIEWS {
-        if !find(&*store, view, &[id]).await?.is_empty() {
-            return show(app, view, id, payload).await;
+    // A store looks at a limited number of waiting messages from the end where a list begins. The
+    // history comes last: no index leads to its messages.
+    let views = [
+        (View::Parked, false),
+        (View::Scheduled, false),
+        (View::DeadLetters, false),
+        (View::Waiting, false),
+        (View::Waiting, true),
+        (View::History, false),
+    ];
+    for (view, newest) in views {
+        let filter = Filter { newest, ..Filter::all_routes() };
+        let found = find_among(&*store, view, &[id], &filter).await?;
+        if !found.is_empty() {
+            return shown(app, view, &found, payload);
         }
     }
-    if find(&*store, View::Waiting, &[id]).await?.is_empty() {
+    let middle = Filter { limit: Some(1), offset: 2 * SEARCHED, ..Filter::all_routes() };
+    if !store.browse(View::Waiting, &middle).await?.is_empty() {
         return Err(Failed::error(format!(
-            "no message has the id {id}: it neither waits nor is dead or in the history; it was \
-             delivered, purged or canceled, or never committed"
+            "the message {id} is neither parked, scheduled, dead nor in the history, and not among the {SEARCHED} \
+             messages at either end of those that wait; more wait, and it may be one of them"
         )));
     }
-    show(app, View::Waiting, id, payload).await
+    Err(Failed::error(format!(
+        "no message has the id {id}: it neither waits nor is dead or in the history; it was \
+         delivered, purged or canceled, or never committed"
+    )))
 }
 
 async fn list(app: &App, view: View, filter: &MessageFilter) -> Outcome {
@@ -72,7 +90,11 @@ async fn show(app: &App, view: View, id: MessageId, form: Form) -> Outcome {
     if found.is_empty() {
         return Err(absent(view, &[id]));
     }
-    for listed in &found {
+    shown(app, view, &found, form)
+}
+
+fn shown(app: &App, view: View, found: &[Listed], form: Form) -> Outcome {
+    for listed in found {
         if app.out.is_json() {
             app.out.object(&message::whole(view, listed, form))?;
         } else {
@@ -96,17 +118,33 @@ pub(crate) async fn find_among(
 ) -> Result<Vec<Listed>, Failed> {
     let mut found = Vec::new();
     for ids in ids.chunks(MAX_PER_CALL) {
-        let mut filter = Filter { ids: Some(ids.to_vec()), offset: 0, ..filter.clone() };
-        loop {
-            let page = store.browse(view, &filter).await?;
-            if page.is_empty() {
-                break;
-            }
-            filter.offset += page.len();
-            found.extend(page);
-        }
+        let filter = Filter { ids: Some(ids.to_vec()), offset: 0, ..filter.clone() };
+        each(store, view, filter, usize::MAX, |listed| found.push(listed)).await?;
     }
     Ok(found)
+}
+
+/// Passes on the messages of a view that a filter selects, at most so many. Only one page of them
+/// is in memory at a time.
+pub(crate) async fn each(
+    store: &dyn Database,
+    view: View,
+    mut filter: Filter,
+    most: usize,
+    mut take: impl FnMut(Listed),
+) -> Result<(), Failed> {
+    let mut left = most;
+    while left > 0 {
+        filter.limit = Some(left.min(MAX_PER_CALL));
+        let page = store.browse(view, &filter).await?;
+        if page.is_empty() {
+            break;
+        }
+        filter.offset += page.len();
+        left -= page.len().min(left);
+        page.into_iter().for_each(&mut take);
+    }
+    Ok(())
 }
 
 /// Returns the error of messages that are not in a view.

@@ -261,3 +261,26 @@ fn a_message_is_published_with_all_its_parts_or_refused_with_the_reason() {
         outbox.run(&[&["publish"], wrong].concat()).ends(USAGE).says(words);
     }
 }
+
+/// What an operation on many messages needs of them is their ids.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_selection_of_any_size_is_not_kept_in_memory() {
+    let outbox = Outbox::sqlite();
+    world::sql(
+        &outbox,
+        "with recursive n (n) as (select 1 union all select n + 1 from n where n < 512) \
+         insert into outbox_dead (position, id, route, topic, order_key, event_type, schema_version, content_type, headers, payload, \
+                                  occurred_at, appended_at, reason, attempts, died_at) \
+         select n, randomblob(16), 'default', 'orders', n, 'x', 1, 't', x'', zeroblob(1048576), 0, 0, 'exhausted', 1, n from n",
+    );
+    // The program may have 384 MiB of data: more than a page of messages, and less than all of them.
+    let program = outbox.command(&["requeue", "--route", "default"]);
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "ulimit -d 393216 && exec \"$@\"", "sh"]).arg(program.get_program());
+    limited
+        .args(program.get_args())
+        .envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let done = crate::outbox::end(limited, "").ends(DONE).object();
+    assert_eq!(done["done"], 512);
+}

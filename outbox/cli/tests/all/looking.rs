@@ -228,6 +228,26 @@ fn a_route_hides_no_other_one() {
     assert_eq!(routes, ["default", "mails"]);
 }
 
+#[test]
+fn a_waiting_message_is_found_from_either_end_or_may_still_be_between() {
+    let outbox = Outbox::sqlite();
+    world::sql(
+        &outbox,
+        "with recursive n (n) as (select 1 union all select n + 1 from n where n < 20001) \
+         insert into outbox_message (id, topic, key, event_type) \
+         select unhex(printf('0000000000007000800000000000%04x', n)), 'orders', 'a', 'x' from n",
+    );
+    let id = |number: u32| format!("00000000-0000-7000-8000-00000000{number:04x}");
+    for found in [1, 10_000, 10_002, 20_001] {
+        let shown = outbox.run(&["messages", "show", &id(found)]).ends(DONE).object();
+        assert_eq!(shown["position"], found);
+    }
+    outbox.run(&["messages", "show", &id(10_001)]).ends(FAILED).says("it may be one of them");
+    world::sql(&outbox, "delete from outbox_message where position <= 1000");
+    outbox.run(&["messages", "show", &id(10_001)]).ends(DONE);
+    outbox.run(&["messages", "show", &id(1)]).ends(FAILED).says("it neither waits nor is dead");
+}
+
 /// A figure that stops at the counting limit says so.
 #[test]
 fn a_figure_that_is_a_lower_bound_is_shown_as_one() {
