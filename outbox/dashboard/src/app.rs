@@ -17,7 +17,7 @@ use crate::measured::Measured;
 use crate::problem::{Problem, limited};
 use crate::series::Series;
 
-/// Maximum number of routes that a page or a sample asks for.
+/// Maximum number of routes that a page shows, or a sample asks for.
 pub(crate) const MAX_ROUTES: usize = 32;
 
 /// A dashboard.
@@ -110,8 +110,8 @@ impl App {
         (self.redact)(text)
     }
 
-    /// Returns the routes to show: the default one, those of the settings and of the relay, and
-    /// those that the store finds.
+    /// Returns the routes, of which a page shows the first [`MAX_ROUTES`]: the default one, those of
+    /// the settings and of the relay, and those that the store finds.
     pub(crate) async fn routes(&self) -> Result<Vec<RouteStatus>, Problem> {
         let found = limited(self.store_timeout, self.store.routes()).await?;
         let mut routes: BTreeMap<Route, RouteStatus> =
@@ -123,7 +123,6 @@ impl App {
         // The default route first, then by name.
         let mut routes: Vec<RouteStatus> = routes.into_values().collect();
         routes.sort_by_key(|status| status.route != Route::default());
-        routes.truncate(MAX_ROUTES);
         Ok(routes)
     }
 }

@@ -8,7 +8,7 @@ use outbox::Timestamp;
 use outbox::relay::RelayObserver;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::app::App;
+use crate::app::{App, MAX_ROUTES};
 use crate::problem::Problem;
 use crate::series::Sample;
 
@@ -42,7 +42,7 @@ pub(crate) async fn sample(app: &App) -> Result<Sample, Problem> {
         sample.delivered = Some(stats.delivered);
         (sample.batches, sample.waited) = (stats.batches, stats.waited);
     }
-    for status in app.routes().await? {
+    for status in app.routes().await?.into_iter().take(MAX_ROUTES) {
         let backlog = app.backlog(&status.route).await?;
         sample.pending += backlog.pending;
         sample.parked += backlog.parked;

@@ -1,5 +1,7 @@
 //! The story of one key: why it waits, since when, and what to do.
 
+use std::time::Duration;
+
 use maud::{Markup, html};
 use outbox::admin::{FailingKey, Filter, Listed, Ownership, View};
 use outbox::{KeyId, Route, Timestamp};
@@ -15,6 +17,9 @@ use crate::visit::Visit;
 
 /// Number of messages of each kind that are read.
 const READ: usize = 20;
+
+/// Longest search for delivered messages of a key: a history has any size, and no index by key.
+const SEARCH_WITHIN: Duration = Duration::from_millis(500);
 
 /// Shows a key.
 pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
@@ -35,7 +40,8 @@ struct Story {
     parked: Vec<Listed>,
     dead: Vec<Listed>,
     scheduled: Vec<Listed>,
-    history: Vec<Listed>,
+    /// Delivered messages. `None`: the history is too large to be searched for each view.
+    history: Option<Vec<Listed>>,
     /// Reason for which messages of the key would wait, whatever they are.
     held_up: Option<&'static str>,
 }
@@ -71,7 +77,10 @@ impl Story {
         let parked = visit.ask(store.browse(View::Parked, &filter)).await?;
         let dead = visit.ask(store.browse(View::DeadLetters, &filter)).await?;
         let scheduled = visit.ask(store.browse(View::Scheduled, &filter)).await?;
-        let history = visit.ask(store.browse(View::History, &filter)).await?;
+        // All else is shown without it: it is the only part that grows with what was delivered.
+        let within = SEARCH_WITHIN.min(visit.app.store_timeout);
+        let history = tokio::time::timeout(within, store.browse(View::History, &filter)).await;
+        let history = history.ok().transpose()?;
         let held_up = held_up(&visit.ask(store.ownership(&route)).await?, &key);
         Ok(Self { route, key, failing, parked, dead, scheduled, history, held_up })
     }
@@ -126,6 +135,10 @@ impl Story {
             }
             h2 { "Timeline" }
             (self.timeline(visit))
+            @if self.history.is_none() {
+                @let to = visit.link("/messages", &name.with("view", View::History.name()));
+                p.quiet { "The history is large, and was not searched: " a href=(to) { "search it" } "." }
+            }
             @if !self.parked.is_empty() {
                 h2 { "Parked messages, in the order of their delivery" }
                 (list::messages(visit, View::Parked, &self.parked, &[]))
@@ -228,7 +241,7 @@ impl Story {
                 },
             );
         }
-        for listed in &self.history {
+        for listed in self.history.iter().flatten() {
             add(listed.at, "good", html! { (link(View::History, listed)) " was delivered" });
         }
         for listed in &self.scheduled {

@@ -1,6 +1,7 @@
 //! One message.
 
 use maud::{Markup, html};
+use outbox::MessageId;
 use outbox::admin::{Filter, Listed, Position, View};
 
 use crate::format::{self, bytes};
@@ -17,6 +18,9 @@ use crate::visit::Visit;
 /// Views in which a message is looked for, in this order.
 const VIEWS: [View; 5] = [View::DeadLetters, View::Parked, View::Waiting, View::Scheduled, View::History];
 
+/// Number of waiting messages that a store looks at from either end, at least: see [`Filter`].
+const SEARCHED: usize = 10_000;
+
 /// Shows a message: of the view that the address names, or wherever it is.
 pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
     let selection = Selection::of(&visit.params, visit.now)?;
@@ -26,18 +30,46 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
     let asked = visit.params.get("view");
     let first = VIEWS.into_iter().find(|view| Some(view.name()) == asked);
     for view in first.into_iter().chain(VIEWS.into_iter().filter(|view| Some(*view) != first)) {
-        let filter = Filter { ids: Some(vec![*id]), limit: Some(1), ..selection.filter.clone() };
-        if let Some(listed) = visit.ask(visit.store().browse(view, &filter)).await?.first() {
+        if let Some(listed) = find(visit, view, &selection, *id).await? {
             return Ok(Page::still(
                 format!("Message …{}", list::tail(&id.to_string())),
-                shown(visit, view, listed),
+                shown(visit, view, &listed),
             ));
         }
+    }
+    let middle = Filter { limit: Some(1), offset: 2 * SEARCHED, ..Filter::all_routes() };
+    if !visit.ask(visit.store().browse(View::Waiting, &middle)).await?.is_empty() {
+        let searched = format::number(SEARCHED as u64);
+        return Err(Problem::missing(
+            format!(
+                "the message {id} was not found, but more messages wait than a search looks at, which are \
+                 {searched} at either end of the list: it may be one of the others"
+            ),
+            "go back to the list, or look again when fewer wait",
+        ));
     }
     Err(Problem::missing(
         format!("the message {id} is not there: it was delivered and is not kept, or an operator removed it"),
         "go back to the list",
     ))
+}
+
+/// Looks for a message in a view: among those that wait from either end, because a store looks at a
+/// limited number of these.
+async fn find(
+    visit: &Visit,
+    view: View,
+    selection: &Selection,
+    id: MessageId,
+) -> Result<Option<Listed>, Problem> {
+    for newest in [false, true] {
+        let filter = Filter { ids: Some(vec![id]), limit: Some(1), newest, ..selection.filter.clone() };
+        let found = visit.ask(visit.store().browse(view, &filter)).await?.pop();
+        if found.is_some() || view != View::Waiting {
+            return Ok(found);
+        }
+    }
+    Ok(None)
 }
 
 fn shown(visit: &Visit, view: View, listed: &Listed) -> Markup {

@@ -7,6 +7,7 @@ use outbox::Timestamp;
 use outbox::admin::{Ownership, Paused, RelayStatus, RouteStatus};
 use outbox::relay::{Backlog, ReasonKind, RelayObserver, Status, Unserved};
 
+use crate::app::MAX_ROUTES;
 use crate::format::{self, age, count, number};
 use crate::problem::Problem;
 use crate::series::{Value, values};
@@ -56,7 +57,9 @@ struct View {
 /// Shows it.
 pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
     let mut routes = Vec::new();
-    for status in visit.app.routes().await? {
+    let known = visit.app.routes().await?;
+    let hidden = known.len().saturating_sub(MAX_ROUTES);
+    for status in known.into_iter().take(MAX_ROUTES) {
         let backlog = visit.app.backlog(&status.route).await?;
         let ownership = visit.ask(visit.store().ownership(&status.route)).await?;
         routes.push(View { status, backlog, ownership });
@@ -68,6 +71,12 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
         (charts(visit))
         h2 { "Routes" }
         (table(visit, &routes, &unserved))
+        @if hidden > 0 {
+            p.quiet {
+                "This page shows and adds up " (MAX_ROUTES) " routes, and " (count(hidden as u64, "other"))
+                " not: " code { "outbox status" } " looks at all."
+            }
+        }
     };
     Ok(Page::live("Overview", body))
 }

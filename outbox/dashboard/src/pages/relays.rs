@@ -7,6 +7,7 @@ use outbox::Route;
 use outbox::admin::{BucketOwner, Ownership, RouteStatus};
 use outbox::relay::RelayId;
 
+use crate::app::MAX_ROUTES;
 use crate::format::{self, age, count};
 use crate::problem::Problem;
 use crate::selection::Selection;
@@ -40,7 +41,8 @@ pub(crate) async fn page(visit: &Visit) -> Result<Page, Problem> {
 
 /// Shows the routes, of which one is chosen.
 pub(crate) fn routes_as_tabs(visit: &Visit, path: &str, routes: &[RouteStatus], chosen: &Route) -> Markup {
-    let routes: Vec<&Route> = routes.iter().map(|status| &status.route).collect();
+    let hidden = routes.len().saturating_sub(MAX_ROUTES);
+    let routes: Vec<&Route> = routes.iter().take(MAX_ROUTES).map(|status| &status.route).collect();
     html! {
         @if routes.len() > 1 || !routes.contains(&chosen) {
             p.tabs {
@@ -50,6 +52,7 @@ pub(crate) fn routes_as_tabs(visit: &Visit, path: &str, routes: &[RouteStatus], 
                         bdi { (text::short(route.as_str(), 40)) }
                     }
                 }
+                @if hidden > 0 { span.quiet { "and " (format::number(hidden as u64)) " more" } }
             }
         }
     }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use outbox::admin::View;
+use outbox::admin::{Filter, Listed, View};
 use outbox::backend::{StoreCall, StoreLayer};
 use outbox::memory::MemoryStore;
-use outbox::{StoreError, StoreErrorKind};
+use outbox::{Admin, StoreError, StoreErrorKind};
 use outbox_dashboard::Dashboard;
 
 use crate::world::{Browser, PAGES, World};
@@ -37,6 +37,35 @@ impl StoreLayer for Slow {
         }
         effect.await
     }
+}
+
+/// A store with a history that takes a minute to be searched.
+#[derive(Clone)]
+struct LongHistory(MemoryStore);
+
+impl StoreLayer for LongHistory {
+    type Inner = MemoryStore;
+
+    fn inner(&self) -> &MemoryStore {
+        &self.0
+    }
+
+    async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
+        if view == View::History {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        }
+        self.0.browse(view, filter).await
+    }
+}
+
+#[tokio::test]
+async fn a_key_is_shown_however_long_its_history_takes() {
+    let world = World::full().await;
+    let store = LongHistory(world.store.clone());
+    let browser = Browser::of(Dashboard::builder(store).build());
+    let page = browser.get("/key?topic=orders&key=held").await.is(200);
+    let page = page.says("Release").says("it is parked").says("The history is large");
+    page.says("/messages?route=default&amp;topic=orders&amp;key=held&amp;view=history");
 }
 
 /// A store whose calls fail after so many.

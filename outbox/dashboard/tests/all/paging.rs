@@ -1,5 +1,6 @@
 //! Pages of lists.
 
+use outbox::AdminExt;
 use outbox::admin::View;
 use outbox::message::Outgoing;
 
@@ -78,4 +79,38 @@ async fn an_offset_behind_the_end_is_an_empty_page() {
         }
     }
     assert_eq!(world.number(View::DeadLetters).await, 1);
+}
+
+/// A list leads to each of its messages, or the page says that it may be there.
+#[tokio::test]
+async fn a_message_far_behind_in_a_backlog_is_found_or_may_be_there() {
+    let store = outbox::sqlite::SqliteStore::in_memory().await.unwrap();
+    let world = World::of(store);
+    let messages = (0..20_001).map(|number| Outgoing::from(order(&format!("k{number}")))).collect();
+    let ids = world.append(messages).await;
+    let browser = world.browser();
+    for number in [0, 9_999, 10_001, 20_000] {
+        let path = format!("/message?view=waiting&id={}", ids[number]);
+        browser.get(&path).await.is(200).says(&format!("k{number}<"));
+    }
+    let between = browser.get(&format!("/message?id={}", ids[10_000])).await.is(404);
+    between.says("more messages wait than a search looks at").hides("it was delivered");
+    world.deliver(ids[0]).await;
+    browser.get(&format!("/message?id={}", ids[10_000])).await.is(200);
+    browser.get(&format!("/message?id={}", outbox::MessageId::new())).await.is(404).says("it was delivered");
+}
+
+/// Routes beyond those of the overview are counted, and their own pages tell the truth.
+#[tokio::test]
+async fn routes_that_are_not_shown_are_counted() {
+    let world = World::new();
+    for number in 0..40 {
+        let route = outbox::Route::new(format!("spur-{number:02}")).unwrap();
+        world.store.pause(&route, None).await.unwrap();
+    }
+    let browser = world.browser();
+    browser.get("/").await.is(200).says("spur-30").hides("spur-31").says("and 9 others not");
+    browser.get("/relays").await.is(200).says("spur-30").hides("spur-31").says("and 9 more");
+    let topics = browser.get("/topics?route=spur-39").await.is(200);
+    topics.says("Resume the route").says(">paused<").hides(">publishing<");
 }
