@@ -206,12 +206,41 @@ struct WithoutFeatures {
     because: &'static str,
 }
 
-const WITHOUT_FEATURES: &[WithoutFeatures] = &[WithoutFeatures {
-    of: "outbox-contract",
-    package: "tokio",
-    features: &["full", "rt", "rt-multi-thread", "net", "fs", "process"],
-    because: "the contract starts no task and opens nothing",
-}];
+/// Features of sqlx that name `sqlx-sqlite?`: cargo then chooses an SQLite for every program.
+const OF_SQLITE: &[&str] = &[
+    "any",
+    "chrono",
+    "json",
+    "macros",
+    "migrate",
+    "offline",
+    "regexp",
+    "sqlite",
+    "sqlx-toml",
+    "time",
+    "uuid",
+];
+
+const WITHOUT_FEATURES: &[WithoutFeatures] = &[
+    WithoutFeatures {
+        of: "outbox-contract",
+        package: "tokio",
+        features: &["full", "rt", "rt-multi-thread", "net", "fs", "process"],
+        because: "the contract starts no task and opens nothing",
+    },
+    WithoutFeatures {
+        of: "outbox-store-postgres",
+        package: "sqlx",
+        features: OF_SQLITE,
+        because: "a program with another SQLite (rusqlite, an older sqlx) could not have this store",
+    },
+    WithoutFeatures {
+        of: "outbox-store-mysql",
+        package: "sqlx",
+        features: OF_SQLITE,
+        because: "a program with another SQLite (rusqlite, an older sqlx) could not have this store",
+    },
+];
 
 /// Returns every violation of the tables in a graph, as text.
 fn problems(graph: &Graph) -> Vec<String> {
