@@ -42,7 +42,7 @@ pub mod inbox {
 
 /// Messages and events: the parts that most programs need not name.
 pub mod message {
-    pub use outbox_contract::{Bytes, DueTime, EventType, Headers, Message, MessageId, Outgoing};
+    pub use outbox_contract::{AppendSql, Bytes, DueTime, EventType, Headers, Message, MessageId, Outgoing};
     pub use outbox_engine::EventHandlerFn;
 }
 

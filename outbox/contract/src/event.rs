@@ -2,6 +2,12 @@
 
 use std::borrow::Cow;
 
+use serde::Serialize;
+
+use crate::backend::trace;
+use crate::codec::{Codec, Json};
+use crate::message::{Message, MessageError};
+
 /// A fact about the domain that others may want to know. Derive it: `#[derive(DomainEvent)]`.
 ///
 /// The derive macro takes topic, type, version and key from attributes, and checks at compile time
@@ -73,5 +79,46 @@ impl EventType {
     #[must_use]
     pub const fn is_local(&self) -> bool {
         self.topic.is_none()
+    }
+}
+
+impl Message {
+    /// Turns an event into a message, in JSON. It has the topic, type, version and key of the
+    /// event, and carries the [`trace`](mod@crate::backend::trace) of the current span.
+    ///
+    /// For programs without an [`Outbox`](crate::Outbox), whose transactions are those of another
+    /// driver: see [`AppendSql`](crate::AppendSql).
+    ///
+    /// # Errors
+    ///
+    /// Describes the invalid part of the event: a key that is empty or too long, a payload that
+    /// does not encode, a missing topic.
+    pub fn encode<E>(event: &E) -> Result<Self, MessageError>
+    where
+        E: DomainEvent + Serialize + ?Sized,
+    {
+        Self::encode_with(&Json, event)
+    }
+
+    /// Like [`encode`](Self::encode), by another codec.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn encode_with<E>(codec: &impl Codec, event: &E) -> Result<Self, MessageError>
+    where
+        E: DomainEvent + Serialize + ?Sized,
+    {
+        let kind = event.event_type();
+        let topic = kind.topic.ok_or(MessageError::Local { event_type: kind.name })?;
+        let mut message = Self::new(topic, kind.name)?
+            .with_schema_version(kind.version)
+            .with_content_type(codec.content_type())
+            .with_payload(codec.encode(event)?);
+        if let Some(key) = event.key() {
+            message = message.with_key(key)?;
+        }
+        trace::inject(&mut message.headers);
+        Ok(message)
     }
 }

@@ -2,6 +2,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod admin;
+mod append_sql;
 mod attributes;
 pub mod backend;
 mod clock;
@@ -23,6 +24,7 @@ pub mod retry;
 mod writer;
 
 pub use admin::{Admin, AdminExt};
+pub use append_sql::AppendSql;
 pub use async_trait::async_trait;
 pub use backend::{Store, Transactional, Transport, inbox_route};
 pub use bytes::Bytes;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::attributes;
-use crate::backend::trace;
 use crate::codec::{Codec, Json};
 use crate::error::AppendError;
 use crate::event::DomainEvent;
@@ -272,17 +271,7 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
     where
         E: DomainEvent + Serialize + ?Sized,
     {
-        let kind = event.event_type();
-        let topic = kind.topic.ok_or(MessageError::Local { event_type: kind.name })?;
-        let mut message = Message::new(topic, kind.name)?
-            .with_schema_version(kind.version)
-            .with_content_type(self.codec.content_type())
-            .with_payload(self.codec.encode(event)?);
-        if let Some(key) = event.key() {
-            message = message.with_key(key)?;
-        }
-        trace::inject(&mut message.headers);
-        Ok(message)
+        Message::encode_with(&*self.codec, event)
     }
 
     /// Checks a message, and returns one for each route of its topic.

@@ -3,7 +3,11 @@
 
 use outbox_contract::admin::{Edit, Filter};
 use outbox_contract::backend::{BucketSet, FetchedRow};
-use outbox_contract::{Admin, AdminExt, Key, Route, Store, StoreErrorKind};
+use outbox_contract::{
+    Admin, AdminExt, AppendSql, Key, Message, Outgoing, Route, Store, StoreErrorKind, Timestamp,
+};
+use sqlx::Connection;
+use sqlx::mysql::MySqlConnection;
 
 use super::support::{append, both, fetch, message, messages, relay};
 
@@ -203,5 +207,92 @@ async fn a_dead_letter_that_was_no_message_is_corrected() {
         let read = messages(&fetch(&fixture.store, relay).await);
         assert_eq!((read.len(), Some(read[0].message.id)), (1, id));
         assert_eq!(read[0].message.key.as_ref().unwrap().as_str(), "a");
+    }
+}
+
+/// Appends by `AppendSql` in a transaction of the connection.
+async fn append_sql(connection: &mut MySqlConnection, outgoing: impl Into<Outgoing>) {
+    let append = AppendSql::new(outgoing).unwrap();
+    let mut tx = connection.begin().await.unwrap();
+    for statement in append.mysql() {
+        let query = sqlx::query(*statement).bind(&append.payload).bind(&append.fields);
+        query.execute(&mut *tx).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+}
+
+/// By `AppendSql`, whose statements any driver runs.
+#[tokio::test]
+async fn a_message_of_another_driver_is_the_message_that_was_given() {
+    for fixture in both().await {
+        let mut connection = fixture.connection().await;
+        let unusual = message("Zürich \"1\\2\"")
+            .with_payload(vec![0x00, 0x5c, 0xff])
+            .with_schema_version(u32::MAX)
+            .with_content_type("application/octet-stream")
+            .with_header("tenant", "a\"b\\c ü \u{1f4a1}")
+            .unwrap()
+            .with_occurred_at(Timestamp::from_micros(253_402_300_799_999_999));
+        let keyless = Message::new("orders", "order.placed").unwrap();
+        let large = message("large").with_payload("x".repeat(3_000_000));
+        let given = vec![unusual, keyless, large];
+        for message in given.clone() {
+            append_sql(&mut connection, message).await;
+        }
+        let relay = relay(&fixture.store).await;
+        let read = messages(&fetch(&fixture.store, relay).await);
+        assert_eq!(read.iter().map(|stored| stored.message.clone()).collect::<Vec<_>>(), given);
+    }
+}
+
+/// They are one line with those of the store, and lock no other stripe.
+#[tokio::test]
+async fn a_key_keeps_its_order_whichever_driver_writes_it() {
+    for fixture in both().await {
+        let mut connection = fixture.connection().await;
+        let given = [(); 4].map(|()| message("order-1"));
+        let new = Route::new("new").unwrap();
+        append(&fixture.store, [given[0].clone()]).await;
+        append_sql(&mut connection, given[1].clone()).await;
+        append_sql(&mut connection, Outgoing::from(message("order-1")).by(new.clone())).await;
+        append_sql(&mut connection, given[2].clone()).await;
+        append(&fixture.store, [given[3].clone()]).await;
+        let marks = fixture.store.frontier().stripes(&new, &BucketSet::ALL).await.unwrap();
+        assert_eq!(marks[0].last.number, 1, "a route without stripes");
+        let relay = relay(&fixture.store).await;
+        let read = messages(&fetch(&fixture.store, relay).await);
+        assert_eq!(read.iter().map(|stored| stored.message.clone()).collect::<Vec<_>>(), given);
+        let numbers: Vec<i64> = read.iter().map(|stored| stored.stripe.unwrap().number).collect();
+        assert_eq!(numbers, [1, 2, 3, 4]);
+
+        let append = AppendSql::new(message("order-1")).unwrap();
+        let mut tx = connection.begin().await.unwrap();
+        for statement in append.mysql() {
+            let query = sqlx::query(*statement).bind(&append.payload).bind(&append.fields);
+            query.execute(&mut *tx).await.unwrap();
+        }
+        // All other stripes of the route are free: each is locked and left again.
+        let others = "select stripe from outbox_stripe where route = 'default' for update skip locked";
+        let mut other = fixture.connection().await;
+        let free = sqlx::raw_sql(others).fetch_all(&mut other).await.unwrap().len();
+        assert_eq!(free, 1_023, "it holds its own stripe alone");
+        tx.commit().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_scheduled_message_of_another_driver_comes_when_it_is_due() {
+    for fixture in both().await {
+        let mut connection = fixture.connection().await;
+        let due = message("due");
+        append_sql(&mut connection, Outgoing::from(due.clone()).due_at(Timestamp::from_micros(1))).await;
+        let hour = std::time::Duration::from_secs(3_600);
+        append_sql(&mut connection, Outgoing::from(message("later")).after(hour)).await;
+        let done = fixture.store.maintain(100).await.unwrap();
+        assert_eq!(done.promoted, 1);
+        assert!(done.next_due.is_some_and(|next| next <= hour && next > hour / 2), "{:?}", done.next_due);
+        let relay = relay(&fixture.store).await;
+        let read = messages(&fetch(&fixture.store, relay).await);
+        assert_eq!((read.len(), &read[0].message), (1, &due));
     }
 }

@@ -18,6 +18,7 @@ mod hidden;
 mod history;
 mod limits;
 mod looking;
+mod other_drivers;
 mod pgpool;
 mod plans;
 mod pooler;

@@ -3,7 +3,9 @@
 
 use outbox_contract::admin::{Edit, Filter};
 use outbox_contract::backend::{Bucket, FetchedRow};
-use outbox_contract::{Admin, Key, MessageId, Store, StoreErrorKind};
+use outbox_contract::{
+    Admin, AppendSql, Key, Message, MessageId, Outgoing, Store, StoreErrorKind, Timestamp,
+};
 use outbox_store_sqlite::SqliteStore;
 use sqlx::Row;
 
@@ -404,4 +406,38 @@ async fn a_dead_letter_that_was_no_message_is_corrected() {
     let read = messages(&fetch(&fixture.store, relay).await);
     assert_eq!((read.len(), Some(read[0].message.id)), (1, id));
     assert_eq!(read[0].message.key.as_ref().unwrap().as_str(), "a");
+}
+
+/// By `AppendSql`, whose statement any driver runs.
+#[tokio::test]
+async fn a_message_of_another_driver_is_the_message_that_was_given() {
+    let fixture = Fixture::new().await;
+    let unusual = message("Zürich \"1\\2\"", "")
+        .with_payload(vec![0x00, 0x5c, 0xff])
+        .with_schema_version(u32::MAX)
+        .with_content_type("application/octet-stream")
+        .with_header("tenant", "a\"b\\c ü \u{1f4a1}")
+        .unwrap()
+        .with_occurred_at(Timestamp::from_micros(253_402_300_799_999_999));
+    let keyless = Message::new("orders", "order.placed").unwrap();
+    let due = Outgoing::from(message("due", "")).due_at(Timestamp::from_micros(1));
+    let later = Outgoing::from(message("later", "")).after(std::time::Duration::from_secs(3_600));
+    for outgoing in [Outgoing::from(unusual.clone()), keyless.clone().into(), due.clone(), later] {
+        let append = AppendSql::new(outgoing).unwrap();
+        let mut tx = fixture.store.pool().begin_with("begin immediate").await.unwrap();
+        let query = sqlx::query(append.sqlite()).bind(&append.payload).bind(&append.fields);
+        assert_eq!(query.execute(&mut *tx).await.unwrap().rows_affected(), 1);
+        tx.commit().await.unwrap();
+    }
+    let unplaced = "select count(*) from outbox_message where bucket is null";
+    let unplaced = sqlx::query(unplaced).fetch_one(fixture.store.pool()).await.unwrap();
+    assert_eq!(unplaced.get::<i64, _>(0), 0, "the relay has nothing to fill in");
+    let done = fixture.store.maintain(100).await.unwrap();
+    assert_eq!(done.promoted, 1);
+    let hour = std::time::Duration::from_secs(3_600);
+    assert!(done.next_due.is_some_and(|next| next <= hour && next > hour / 2), "{:?}", done.next_due);
+    let relay = relay(&fixture.store).await;
+    let read = messages(&fetch(&fixture.store, relay).await);
+    let read: Vec<_> = read.iter().map(|stored| stored.message.clone()).collect();
+    assert_eq!(read, [unusual, keyless, due.message]);
 }
