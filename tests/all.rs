@@ -2,6 +2,7 @@
 
 mod any_language;
 mod below;
+mod failover;
 mod galera;
 mod inbox;
 mod matrix;

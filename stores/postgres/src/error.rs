@@ -30,6 +30,16 @@ pub(crate) fn answered_by_a_standby() -> sqlx::Error {
     )
 }
 
+/// What happened if another life of the database answers than the one in which the leases were
+/// renewed: it may lack commits, and positions come back for other messages.
+pub(crate) const ANOTHER_LIFE: &str =
+    "the server was started again, or another one answers (failover); what was read before is read again";
+
+/// Error if another life of the database answers behind a pooler.
+pub(crate) fn answered_in_another_life() -> sqlx::Error {
+    sqlx::Error::Protocol(ANOTHER_LIFE.to_owned())
+}
+
 /// Error if a row that one statement shows repeatedly has no content in the next one.
 pub(crate) fn content_is_hidden(position: i64) -> sqlx::Error {
     sqlx::Error::Protocol(format!(

@@ -12,7 +12,7 @@ use outbox_store_sql::Column;
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 
-use crate::error::{answered_by_a_standby, content_is_hidden};
+use crate::error::{answered_by_a_standby, answered_in_another_life, content_is_hidden};
 use crate::row::{Raw, raw, raw_with_content};
 use crate::settle::Rows;
 use crate::sql::Statements;
@@ -46,7 +46,8 @@ const TRIES: u32 = 4;
 /// Pause before such a page is read again, times the number of the try.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Reads the messages that a relay may publish.
+/// Reads the messages that a relay may publish. Behind a pooler, only in the life of the database
+/// that is asked for: its connections outlive the server behind it.
 pub(crate) async fn fetch(
     connection: &mut PgConnection,
     sql: &Statements,
@@ -81,6 +82,8 @@ struct Taken<'r> {
     walked: Option<Position>,
     /// True if the relay did not hold every requested bucket.
     lapsed: bool,
+    /// Life of the database, as the heartbeats behind a pooler report it.
+    life: i64,
 }
 
 async fn read(
@@ -89,7 +92,10 @@ async fn read(
     request: &FetchRequest,
 ) -> Result<Page, sqlx::Error> {
     let rows = read_rows(connection, sql, request).await?;
-    let Taken { rows, is_cut, reached, walked, lapsed } = take(&rows, request)?;
+    let Taken { rows, is_cut, reached, walked, lapsed, life } = take(&rows, request)?;
+    if sql.is_pooled() && request.life.is_some_and(|known| known != life) {
+        return Err(answered_in_another_life());
+    }
     let without: Vec<RowId> =
         rows.iter().filter(|(_, _, is_whole)| !is_whole).map(|(row, ..)| raw(row).waiting().at).collect();
     let content = read_content(connection, sql, &without).await?;
@@ -173,12 +179,16 @@ fn take<'r>(rows: &'r [PgRow], request: &FetchRequest) -> Result<Taken<'r>, sqlx
         reached: Position::START,
         walked: None,
         lapsed: false,
+        life: 0,
     };
     let mut bytes: usize = 0;
     for row in rows {
         let state: i64 = row.try_get_unchecked(STATE)?;
         let size: i64 = row.try_get_unchecked(SIZE)?;
         taken.lapsed |= state >= LAPSED;
+        if matches!(state % LAPSED, LOOKED | WALKED) {
+            taken.life = row.try_get_unchecked(Column::AppendedAt as usize)?;
+        }
         match state % LAPSED {
             LAGS => return Err(answered_by_a_standby()),
             LOOKED => taken.reached = Position(size),

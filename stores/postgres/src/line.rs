@@ -4,6 +4,7 @@
 //! connection is never needed for other work, and their number is known. One task at a time holds
 //! the line; others wait their turn.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -26,6 +27,8 @@ pub(crate) struct Line {
     /// True if its connection has no maximum age.
     of_any_age: bool,
     place: Mutex<Option<Idle>>,
+    /// Number of connections that were opened so far.
+    opened: AtomicU64,
 }
 
 /// A connection that is not in use.
@@ -58,7 +61,7 @@ pub(crate) struct Held<'l> {
 
 impl Line {
     pub(crate) fn new(door: Door, begin: Option<SqlStr>) -> Self {
-        Self { door, begin, of_any_age: false, place: Mutex::new(None) }
+        Self { door, begin, of_any_age: false, place: Mutex::new(None), opened: AtomicU64::new(0) }
     }
 
     /// Exempts the connection from the maximum age.
@@ -83,7 +86,9 @@ impl Line {
             None => {
                 // Before it is opened: discoveries made meanwhile may apply to it.
                 let origin = Origin { opened: Instant::now(), generation: self.door.generation() };
-                (self.door.open().await?, origin)
+                let connection = self.door.open().await?;
+                self.opened.fetch_add(1, Ordering::Relaxed);
+                (connection, origin)
             }
         };
         let mut held = Held { place, connection, was_idle, origin, door: &self.door, begun: false };
@@ -92,6 +97,21 @@ impl Line {
             held.begun = true;
         }
         Ok(held)
+    }
+
+    /// Returns the number of connections that were opened so far.
+    pub(crate) fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if the connection is open and answers. Waits for whoever holds the line.
+    pub(crate) async fn answers(&self) -> bool {
+        let mut place = self.place.lock().await;
+        let Some(idle) = place.take().filter(|idle| self.may_be_used(idle.origin)) else { return false };
+        let (since, origin) = (idle.since, idle.origin);
+        *place =
+            idle.if_it_answers(Duration::ZERO).await.map(|connection| Idle { connection, since, origin });
+        place.is_some()
     }
 
     fn may_be_used(&self, origin: Origin) -> bool {

@@ -1,6 +1,7 @@
 //! The store: a PostgreSQL database with an outbox in it.
 
 use std::fmt;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use uuid::Uuid;
 
 use crate::below::Below;
 use crate::config::PostgresOptions;
-use crate::error::{idled_out, is_sound, store_error};
+use crate::error::{ANOTHER_LIFE, idled_out, is_sound, store_error};
 use crate::line::Line;
 use crate::lines::{Door, Lines};
 use crate::migrate::{self, MIGRATIONS};
@@ -34,6 +35,9 @@ use crate::{
 
 /// Interval of the maintenance of the history's partitions.
 const TURNS: Duration = Duration::from_secs(60);
+
+/// No life of the database: a server has been started since 1970.
+const NO_LIFE: i64 = 0;
 
 /// Idempotent operations. Not a heartbeat: a relay has to learn that its connection is another one.
 const REPEATABLE: [&str; 10] = [
@@ -78,6 +82,9 @@ struct Inner {
     unserved: Beginning,
     /// Messages below the marks of relays.
     below: Below,
+    /// Life of the database that the last heartbeat reported, while its connection is not known to
+    /// be lost.
+    life: AtomicI64,
     /// Detection of pool connections that lead to a server that takes no writes.
     weeds: Weeds,
 }
@@ -112,6 +119,7 @@ impl PostgresStore {
                 unserved: Beginning::default(),
                 below: Below::default(),
                 weeds: Weeds::default(),
+                life: AtomicI64::new(NO_LIFE),
                 pool,
                 door,
                 lines,
@@ -293,7 +301,9 @@ impl Store for PostgresStore {
     async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
         let work =
             async |connection: &mut PgConnection| lease::heartbeat(connection, self.sql(), request).await;
-        self.on("lease", &self.lines().leasing, work).await
+        let leased = self.on("lease", &self.lines().leasing, work).await?;
+        self.inner.life.store(leased.life, Ordering::Relaxed);
+        Ok(leased)
     }
 
     async fn give_back(
@@ -311,8 +321,19 @@ impl Store for PostgresStore {
     }
 
     async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        let Lines { fetching, leasing, .. } = self.lines();
+        let opened = fetching.opened();
         let work = async |connection: &mut PgConnection| fetch::fetch(connection, self.sql(), request).await;
-        self.on("fetch", &self.lines().fetching, work).await
+        let fetched = self.on("fetch", fetching, work).await?;
+        // A connection may be lost alone. If the server ended that of heartbeats too, commits may
+        // be lost, and the relay has to begin anew before anything that was read here is sent.
+        if fetching.opened() != opened && !leasing.answers().await {
+            self.inner.life.store(NO_LIFE, Ordering::Relaxed);
+        }
+        if request.life.is_some_and(|life| life != self.inner.life.load(Ordering::Relaxed)) {
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "fetch", ANOTHER_LIFE));
+        }
+        Ok(fetched)
     }
 
     /// Not on the connection of fetches: it may scan all dead rows below the mark.

@@ -27,6 +27,8 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
+    /// The server of new connections.
+    target: SocketAddr,
     mode: Mode,
     /// Holds behind this in a request.
     hold_behind: Option<Vec<u8>>,
@@ -64,11 +66,7 @@ impl Proxy {
     #[must_use]
     #[track_caller]
     pub fn to(server: &str) -> Self {
-        let server = server.split_once("://").map_or(server, |(_, rest)| rest);
-        let server = server.split(['/', '?']).next().unwrap_or_default();
-        let server = server.rsplit_once('@').map_or(server, |(_, address)| address);
-        let target = server.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
-        let target = target.unwrap_or_else(|| panic!("{server:?} is no host and port"));
+        let target = address_of(server);
         let listening = || -> io::Result<(TcpListener, SocketAddr)> {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
             let address = listener.local_addr()?;
@@ -76,6 +74,7 @@ impl Proxy {
         };
         let (listener, address) = listening().unwrap_or_else(|error| panic!("a port for a proxy: {error}"));
         let state = State {
+            target,
             mode: Mode::Pass,
             hold_behind: None,
             refuse: false,
@@ -87,7 +86,7 @@ impl Proxy {
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let accepting = Arc::clone(&shared);
-        thread::spawn(move || accepting.accept(&listener, target));
+        thread::spawn(move || accepting.accept(&listener));
         Self { address, shared }
     }
 
@@ -101,6 +100,17 @@ impl Proxy {
     #[must_use]
     pub fn url(&self, server: &str) -> String {
         given::with_address(server, &self.address.to_string())
+    }
+
+    /// Leads new connections to another server, as a name that moves in a failover. Existing ones
+    /// stay.
+    ///
+    /// # Panics
+    ///
+    /// If the address is invalid.
+    #[track_caller]
+    pub fn lead_to(&self, server: &str) {
+        self.shared.state().target = address_of(server);
     }
 
     /// Cuts every existing connection, in the middle of its data. New ones may be opened.
@@ -185,6 +195,16 @@ impl Proxy {
     }
 }
 
+/// Returns the address in `host:port`, or in a URL.
+#[track_caller]
+fn address_of(server: &str) -> SocketAddr {
+    let server = server.split_once("://").map_or(server, |(_, rest)| rest);
+    let server = server.split(['/', '?']).next().unwrap_or_default();
+    let server = server.rsplit_once('@').map_or(server, |(_, address)| address);
+    let address = server.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+    address.unwrap_or_else(|| panic!("{server:?} is no host and port"))
+}
+
 impl Drop for Proxy {
     fn drop(&mut self) {
         let mut state = self.shared.state();
@@ -211,7 +231,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn accept(self: &Arc<Self>, listener: &TcpListener, target: SocketAddr) {
+    fn accept(self: &Arc<Self>, listener: &TcpListener) {
         for client in listener.incoming() {
             let mut state = self.state();
             if state.closed {
@@ -222,7 +242,7 @@ impl Shared {
             if state.refuse {
                 continue;
             }
-            let number = state.came;
+            let (number, target) = (state.came, state.target);
             drop(state);
             // A client of an unavailable server sees its connection closed.
             let _ = self.connect(number, client, target);

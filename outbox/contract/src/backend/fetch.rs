@@ -75,10 +75,15 @@ pub struct FetchRequest {
     /// Maximum bytes of payload and headers together; the first row is always returned. Rows
     /// without content use up none.
     pub bytes: usize,
+    /// The [life](crate::backend::Leased::life) of the database in which the relay has read so
+    /// far. In another one, positions that it passed may have come back for other messages.
+    /// `None`: any.
+    pub life: Option<i64>,
 }
 
 impl FetchRequest {
-    /// Creates a fetch of everything in these buckets: 1,000 rows, 8 MiB.
+    /// Creates a fetch of everything in these buckets: 1,000 rows, 8 MiB, in any life of the
+    /// database.
     #[must_use]
     pub fn new(route: Route, relay: RelayId, buckets: BucketSet) -> Self {
         Self {
@@ -92,6 +97,7 @@ impl FetchRequest {
             muted: Vec::new(),
             limit: 1_000,
             bytes: 8 * 1024 * 1024,
+            life: None,
         }
     }
 }

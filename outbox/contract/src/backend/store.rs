@@ -107,8 +107,9 @@ pub trait Store: Admin + 'static {
     /// - *Units and limits*: `limit` rows of any kind, `bytes` of content, the first row always.
     ///   Rows in `except` do not count; the statement itself excludes them. An answer without the
     ///   rows of a requested bucket says so: it is [`lapsed`](Fetched::lapsed).
-    /// - *Errors*: `Unavailable`: nothing happened, but discard what is known and read again. An
-    ///   undecodable row is not an error but [`Malformed`](crate::backend::FetchedRow::Malformed).
+    /// - *Errors*: `Unavailable`: nothing happened, but discard what is known and read again; also
+    ///   in another [`life`](FetchRequest::life) than that of the request. An undecodable row is
+    ///   not an error but [`Malformed`](crate::backend::FetchedRow::Malformed).
     /// - *Cancellation*: safe. *Concurrency*: any. *Repeat*: the same rows, unless settled.
     async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError>;
 

@@ -6,7 +6,7 @@
 -- a message, 1 its key is failing (without payload), 2 muted (without content). The last row, of
 -- state 3, gives in size the position up to which the fetch has looked, or 0 if the relay does not
 -- hold every requested bucket; then its state is 8 higher. It is of state 4 if there is more behind
--- that, and of state 5 if a standby answers.
+-- that, and of state 5 if a standby answers. Its last instant is the life of the server.
 with held as materialized (
     select bit_or(set_bit(b'0'::bit(256), l.bucket, 1)) as buckets, count(*) as n
     from (select outbox_now() as at) now, outbox_relay r
@@ -60,7 +60,7 @@ select p.position, p.id, p.bucket, p.topic, p.key, p.event_type, p.schema_versio
        case p.state when 0 then p.bytes when 1 then octet_length(p.headers) else 0 end::bigint as size
 from page p
 union all
-select null, null, null, null, null, null, null, null, null, null, null, null,
+select null, null, null, null, null, null, null, null, null, null, null, outbox_life(true),
        case when pg_is_in_recovery() then 5 when b.upto < $7 and l.last > b.upto then 4 else 3 end
            + case when h.n < $15::bigint then 8 else 0 end,
        case when b.upto < $7 and l.last > b.upto then b.upto

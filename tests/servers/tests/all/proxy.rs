@@ -72,6 +72,23 @@ fn bytes_go_both_ways_and_a_cut_ends_every_connection_but_not_the_proxy() {
 }
 
 #[test]
+fn new_connections_go_to_the_server_that_it_was_led_to() {
+    let ((server, hears), (other, other_hears)) = (echo(), echo());
+    let proxy = Proxy::to(&server);
+    let mut before = client(&proxy);
+    before.write_all(b"before").unwrap();
+    says(&before, "before");
+    proxy.lead_to(&other);
+    let mut after = client(&proxy);
+    after.write_all(b"after").unwrap();
+    says(&after, "after");
+    before.write_all(b"still").unwrap();
+    says(&before, "still");
+    assert_eq!(hears.try_iter().collect::<Vec<_>>().concat(), b"beforestill");
+    assert_eq!(other_hears.try_iter().collect::<Vec<_>>().concat(), b"after");
+}
+
+#[test]
 fn a_request_is_held_in_the_middle() {
     let (server, hears) = echo();
     let proxy = Proxy::to(&server);

@@ -47,6 +47,11 @@ impl Leases {
         self.epochs[usize::from(bucket.0)]
     }
 
+    /// Returns the life of the database in which everything in memory was read.
+    pub(super) fn life(&self) -> i64 {
+        self.life
+    }
+
     /// Returns true if a batch may start (promise P7). Publishers check the clock once more.
     pub(super) fn holds(&self, now: Duration) -> bool {
         now < self.until

@@ -172,7 +172,8 @@ impl Core {
                 state.may_be_read(limits.max_per_key)
             })?
         };
-        let plan = self.plan(turn)?;
+        let mut plan = self.plan(turn)?;
+        plan.request.life = Some(self.leases.life());
         let plan = in_model!(self.sabotage_plan(plan), plan);
         self.looking.has_marks = false;
         self.counts.fetches += 1;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use outbox_contract::backend::{RelayId, RowId, Wakeup};
+use outbox_contract::backend::{BucketSet, FetchRequest, RelayId, RowId, Wakeup};
 use outbox_contract::{MessageId, Route, Store, StoreErrorKind};
 use outbox_servers::{OrSkip, Postgres, Proxy};
 use outbox_store_postgres::PostgresStore;
@@ -129,4 +129,58 @@ async fn a_listener_that_the_network_forgot_listens_again() {
         let woken = tokio::time::timeout(Duration::from_secs(60), stream.next());
         assert_eq!(woken.await.expect("nobody is woken"), Some(Wakeup::Now));
     }
+}
+
+/// The sessions that hold the locks of relays: those of heartbeats.
+const OF_HEARTBEATS: &str = "select pid from pg_locks where locktype = 'advisory' and classid = 'outbox_relay'::regclass and mode = 'ShareLock'";
+
+/// Ends all sessions of the database but these; returns when they are gone.
+async fn end_sessions_but(fixture: &Fixture, these: &str) {
+    let ended = fixture
+        .number(&format!(
+            "select count(*) filter (where pg_terminate_backend(pid, 60000)) from pg_stat_activity \
+             where datname = current_database() and pid <> pg_backend_pid() and pid not in ({these})"
+        ))
+        .await;
+    assert!(ended > 0, "nothing was ended");
+}
+
+fn in_life(relay: RelayId, life: i64) -> FetchRequest {
+    let mut request = FetchRequest::new(Route::default(), relay, BucketSet::ALL);
+    request.life = Some(life);
+    request
+}
+
+#[tokio::test]
+async fn a_relay_reads_on_if_the_connection_of_fetches_alone_was_lost() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let (store, relay) = (&fixture.store, RelayId::new());
+    append(store, [message("a")]).await;
+    let request = in_life(relay, lease(store, relay).await.life);
+    assert_eq!(messages(&store.fetch(&request).await.unwrap()).len(), 1);
+    end_sessions_but(&fixture, OF_HEARTBEATS).await;
+    assert_eq!(messages(&store.fetch(&request).await.unwrap()).len(), 1);
+}
+
+/// A server that ends all sessions may have lost commits: another one answers behind the address, or
+/// it crashed with commits that were not on its disk. Positions that a relay passed come back.
+#[tokio::test]
+async fn nothing_is_read_on_if_the_connection_of_heartbeats_was_lost_too() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let (store, relays) = (&fixture.store, [RelayId::new(), RelayId::new()]);
+    append(store, [message("a")]).await;
+    let mut requests = Vec::new();
+    for relay in relays {
+        requests.push(in_life(relay, lease(store, relay).await.life));
+    }
+    store.fetch(&requests[0]).await.unwrap();
+    end_sessions_but(&fixture, "0").await;
+    for request in &requests {
+        let error = store.fetch(request).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        assert!(error.to_string().contains("failover"), "{error}");
+    }
+    let life = lease(store, relays[0]).await.life;
+    assert_eq!(messages(&store.fetch(&in_life(relays[0], life)).await.unwrap()).len(), 1);
+    store.fetch(&requests[1]).await.expect_err("the other relay still remembers the life of before");
 }

@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
-use outbox_contract::backend::{Dedup, KeyTransition, RelayId, Step, Then, Transitioned};
-use outbox_contract::{AdminExt, Consumer, Failure, Route, Store, Transactional};
+use outbox_contract::backend::{
+    BucketSet, Dedup, FetchRequest, KeyTransition, RelayId, Step, Then, Transitioned,
+};
+use outbox_contract::{AdminExt, Consumer, Failure, Route, Store, StoreErrorKind, Transactional};
 use outbox_servers::{OrSkip, PgBouncer, Postgres, PostgresServer};
 use outbox_store_postgres::PostgresStore;
 
@@ -89,4 +91,27 @@ async fn a_message_goes_its_whole_way_behind_a_pooler() {
 async fn a_message_goes_its_whole_way_behind_a_pooler_without_prepared_statements() {
     let Some(server) = Postgres::newest().shared().or_skip() else { return };
     behind(&server, PgBouncer::oldest(&server)).await;
+}
+
+/// Connections to a pooler outlive the server behind it: nothing breaks when another one takes its
+/// place, which may lack commits.
+#[tokio::test]
+async fn behind_a_pooler_nothing_is_read_on_from_a_server_that_was_started_since() {
+    let Some(server) = Postgres::newest().start().or_skip() else { return };
+    let Some(pooler) = PgBouncer::newest(&server).start().or_skip() else { return };
+    let mut options = options();
+    options.transaction_pooler = true;
+    let store = open(&pooler.url(&server.fresh_database()), options).await;
+    store.migrate().await.unwrap();
+    let relay = RelayId::new();
+    let mut request = FetchRequest::new(Route::default(), relay, BucketSet::ALL);
+    request.life = Some(lease(&store, relay).await.life);
+    store.fetch(&request).await.unwrap();
+    server.restart();
+    let error = store.fetch(&request).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+    let life = lease(&store, relay).await.life;
+    assert_ne!(request.life, Some(life));
+    request.life = Some(life);
+    store.fetch(&request).await.unwrap();
 }
