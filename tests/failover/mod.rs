@@ -1,6 +1,6 @@
 //! Failovers of PostgreSQL to a standby that lacks the last commits. Messages of these commits were
 //! published, and their positions come back for other messages: none of those may be passed over,
-//! or sent before an earlier one of its key.
+//! or sent before an earlier one of its key. So do the epochs of leases.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::{Message, MessageId, Outgoing, Store, Topic, Transactional};
-use outbox_servers::{OrSkip, Postgres, PostgresServer, Proxy};
+use outbox_servers::{OrSkip, Postgres, PostgresServer, Proxy, Redis};
 use outbox_store_postgres::PostgresStore;
 use outbox_testkit::{RecordingTransport, eventually};
 use outbox_tests::fresh::fresh_topic;
@@ -64,6 +64,42 @@ async fn an_idle_relay_reads_anew_after_a_failover_that_lost_commits() {
         first.iter().zip(&new).filter(|(a, b)| a != b).count()
     );
     relay.stop(Duration::from_secs(60)).await;
+}
+
+/// Leases that were taken right before a failover are lost with it: Redis knows newer owners than the
+/// database then, and refuses those that the database names.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_whose_leases_went_back_publishes_to_redis_again() {
+    let Some(postgres) = Postgres::newest().shared().or_skip() else { return };
+    let Some(redis) = Redis::newest().shared().or_skip() else { return };
+    let pair = Pair::new(postgres.fresh_database(), redis.url(), fresh_topic());
+    let store = Arc::new(PostgresStore::connect(&pair.database).await.unwrap());
+    store.migrate().await.unwrap();
+    let ask = |sql: &str| postgres.query(&pair.database, sql);
+    let start = async || {
+        let relay = Pair::relay(Arc::<PostgresStore>::clone(&store), pair.transport().unwrap());
+        relay.start().await.unwrap()
+    };
+    let published = async || {
+        let is_empty = || async { ask("select count(*) from outbox_message") == "0" };
+        eventually(PATIENCE, is_empty).await
+    };
+    let relay = start().await;
+    append(&store, &pair.topic, "a").await;
+    assert!(published().await, "{:?}", relay.health());
+    assert!(relay.stop(Duration::from_secs(60)).await);
+    // Each bucket under its second epoch.
+    let relay = start().await;
+    append(&store, &pair.topic, "a").await;
+    assert!(published().await, "{:?}", relay.health());
+
+    ask("update outbox_lease set epoch = epoch - 1");
+    ask(
+        "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()",
+    );
+    append(&store, &pair.topic, "a").await;
+    assert!(published().await, "{:?}", relay.health());
+    assert!(relay.stop(Duration::from_secs(60)).await);
 }
 
 /// Appends messages of one key, each in a transaction of its own.

@@ -40,6 +40,9 @@ impl Failure {
     /// Maximum size of a class, in bytes.
     pub const MAX_CLASS_BYTES: usize = 64;
 
+    /// Class of the failure of a message whose bucket has a newer owner, as the broker knows.
+    pub const FENCED: &'static str = "fenced";
+
     /// Creates a failure from a class and a text. Truncates each to its limit, at a character
     /// boundary.
     #[must_use]

@@ -136,11 +136,11 @@ pub(crate) fn report(
 
 fn fenced(bucket: Bucket, unit: &Unit) -> Failure {
     Failure::new(
-        "fenced",
+        Failure::FENCED,
         format!(
             "bucket {bucket} has a newer owner than this relay, by the stream of {unit}; this relay learns of it with its next \
-             heartbeat. If this continues, another outbox publishes under the same source: give each a source of its own. After the \
-             outbox was restored from a backup: delete the keys PREFIX:{{TOPIC:UNIT}}:epochs:*"
+             heartbeat, or takes the bucket anew. If this continues, another outbox publishes under the same source: give each a source of its \
+             own. If the outbox was restored from a backup, it ends by itself, or at once when the keys PREFIX:{{TOPIC:UNIT}}:epochs:* are deleted"
         ),
     )
 }

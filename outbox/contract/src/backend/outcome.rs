@@ -51,6 +51,10 @@ pub enum Unavailable {
     /// The broker, or this whole route.
     Route,
     /// Only this topic: unknown, unroutable, not authorized, too few replicas.
+    ///
+    /// Or only this bucket, with the class [`Failure::FENCED`]: the broker knows a newer epoch than
+    /// that of the batch. A relay that owns the bucket by its next heartbeat nevertheless takes it
+    /// anew, under the next epoch: its store lost the newer one.
     Topic,
 }
 

@@ -315,6 +315,12 @@ impl RouteState {
             Report::GivingUp(buckets) => {
                 tracing::info!(%route, buckets, "rebalancing: giving buckets to another relay")
             }
+            Report::TakingAnew(buckets) => tracing::warn!(
+                %route,
+                buckets,
+                "the broker knows newer owners of buckets than the database, which may have lost commits (a failover, a restore); \
+                 taking the buckets under their next epochs"
+            ),
             Report::TransportAway(failure, is_news) => {
                 counters.transport_is_away(Some(failure.to_string()));
                 if is_news {

@@ -119,6 +119,8 @@ pub(crate) enum Report {
     TookOver(usize),
     LostBuckets(usize),
     GivingUp(usize),
+    /// Buckets whose newer epochs the broker knows and the store does not.
+    TakingAnew(usize),
     /// The flag tells whether that is news.
     TransportAway(Failure, bool),
     TransportSilent,

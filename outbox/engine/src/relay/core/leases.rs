@@ -20,6 +20,8 @@ pub(super) struct Leases {
     until: Duration,
     is_route_paused: bool,
     giving_back: Vec<GivingBack>,
+    /// Buckets that the broker refused for a newer epoch: the epoch that it refused, and when.
+    fenced: BTreeMap<Bucket, (Epoch, Duration)>,
 }
 
 /// Buckets being given up. They are released when nothing of them is unconfirmed and delivered
@@ -38,6 +40,7 @@ impl Default for Leases {
             until: Duration::ZERO,
             is_route_paused: false,
             giving_back: Vec::new(),
+            fenced: BTreeMap::new(),
         }
     }
 }
@@ -63,6 +66,26 @@ impl Leases {
 
     pub(super) fn is_giving_back(&self) -> bool {
         !self.giving_back.is_empty()
+    }
+
+    /// Records that the broker knows a newer epoch of a bucket.
+    pub(super) fn fenced(&mut self, bucket: Bucket, now: Duration) {
+        self.fenced.insert(bucket, (self.epoch(bucket), now));
+    }
+
+    /// Returns the buckets that a heartbeat that began at `asked` left to this relay, under the
+    /// epoch that the broker had refused before.
+    fn take_fenced(&mut self, asked: Duration, kept: &BucketSet) -> BucketSet {
+        let mut taken = BucketSet::EMPTY;
+        let epochs = &self.epochs;
+        self.fenced.retain(|bucket, (epoch, at)| {
+            let is_same = epochs[usize::from(bucket.0)] == *epoch;
+            if is_same && *at < asked && kept.contains(*bucket) {
+                taken.insert(*bucket);
+            }
+            is_same && *at >= asked
+        });
+        taken
     }
 
     fn given_back(&self) -> BucketSet {
@@ -101,7 +124,13 @@ impl Core {
         let gained = self.acquire(&leased.leases);
         self.pause(&leased.paused, asked);
         if !surplus.is_empty() {
+            self.report(Report::GivingUp(surplus.len()));
             self.give_up(surplus);
+        }
+        let fenced = self.leases.take_fenced(asked, &self.reading.owned);
+        if !fenced.is_empty() {
+            self.report(Report::TakingAnew(fenced.len()));
+            self.give_up(fenced);
         }
         let mark = self.low_water();
         self.commands.push(Command::Save(mark));
@@ -171,7 +200,6 @@ impl Core {
     }
 
     fn give_up(&mut self, buckets: BucketSet) {
-        self.report(Report::GivingUp(buckets.len()));
         let low_water = self.reading.low_water(&self.table);
         if !sabotaged!(self, GivesUpAndGoesOn) {
             self.lose(buckets);

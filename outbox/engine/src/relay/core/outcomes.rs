@@ -248,12 +248,15 @@ impl Core {
         back: &mut Back,
     ) {
         let Some(state) = self.table.get_mut(key) else { return };
-        let topic = state.name.topic.clone();
+        let (topic, bucket) = (state.name.topic.clone(), state.bucket);
         if outcome != Some(Outcome::Blocked) {
             state.blocked = false;
         }
         if let Some(Outcome::Unavailable(Unavailable::Topic, failure)) = outcome {
             state.forget = false;
+            if failure.class == Failure::FENCED {
+                self.leases.fenced(bucket, self.now);
+            }
             return self.topic_is_broken(key, &topic, failure);
         }
         if std::mem::take(&mut state.forget) {

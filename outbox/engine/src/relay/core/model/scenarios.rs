@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use outbox_contract::backend::{
     BucketSet, Due, DueKey, Epoch, FetchRequest, Fetched, FetchedRow, KeyTransition, Lease, Leased, Ordering,
-    Outcome, Position, RelayId, RowId, Scope, Step, Stored, Stripe, StripeMark, Transitioned, Waiting,
+    Outcome, Position, RelayId, RowId, Scope, Step, Stored, Stripe, StripeMark, Transitioned, Unavailable,
+    Waiting,
 };
 use outbox_contract::{Failure, MessageId, Route, Topic};
 
@@ -478,4 +479,33 @@ fn a_fetch_over_expired_leases_has_seen_nothing_and_waits_for_a_heartbeat() {
     });
     assert_eq!(saved, Some(Position::START), "the next owner begins where this one did");
     assert_eq!(bench.fetch().1.after, request.after, "the heartbeat found the leases alive");
+}
+
+/// The broker knows an owner whose lease the store has lost, in a failover or a restore.
+#[test]
+fn a_bucket_that_the_broker_refuses_to_its_owner_is_taken_anew() {
+    let mut bench = Bench::small();
+    let given = |bench: &Bench| {
+        bench.wants.iter().find_map(|want| match want {
+            Command::GiveBack { buckets, .. } => Some(*buckets),
+            _ => None,
+        })
+    };
+    bench.reads(vec![message(1, 0), message(2, 1)]);
+    let batch = bench.batch().unwrap();
+    let refused =
+        Outcome::Unavailable(Unavailable::Topic, Failure::new(Failure::FENCED, "as the model has it"));
+    let outcomes = vec![Some(refused), Some(Outcome::Delivered)];
+    bench.feed(Event::Published { batch: batch.number, outcomes, refused: BTreeSet::new(), broke: false });
+    bench.feed(Event::Removed { number: bench.removal() });
+    // A heartbeat that began before may not know of the other owner.
+    bench.pause(Vec::new());
+    assert_eq!(given(&bench), None);
+    bench.now += MS;
+    bench.pause(Vec::new());
+    assert_eq!(given(&bench), Some([bucket(0)].into_iter().collect()));
+    bench.wants.clear();
+    bench.now += MS;
+    bench.pause(Vec::new());
+    assert_eq!(given(&bench), None, "once");
 }
