@@ -68,7 +68,7 @@ impl MySqlStore {
         let Some(address) = named.then(|| url.parse::<MySqlConnectOptions>().ok()).flatten() else {
             return refused(
                 "invalid database URL; write mysql://user:password@host:port/database, with every special character of user \
-                 and password percent-encoded",
+                 and password percent-encoded, and one host: of several servers, the name or the proxy that leads to the primary",
             );
         };
         if address.get_database().is_none_or(str::is_empty) {

@@ -69,7 +69,8 @@ impl PostgresStore {
             let words = match error {
                 sqlx::Error::Configuration(_) => {
                     "invalid database URL; write postgres://user:password@host:port/database, with every special \
-                     character of user and password percent-encoded"
+                     character of user and password percent-encoded, and one host: of several servers, the name or the proxy that \
+                     leads to the primary"
                 }
                 _ => "invalid database URL",
             };

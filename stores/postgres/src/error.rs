@@ -162,9 +162,11 @@ pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
             "deadlock detected with another transaction; start this one again from its beginning, and append once in a \
              transaction, or keys always in the same order",
         ),
-        "55P03" => {
-            (Kind::Conflict, "lock timeout: another transaction holds the lock; it may have been left open")
-        }
+        "55P03" => (
+            Kind::Conflict,
+            "lock timeout: another transaction holds the lock; it may have been left open, or its commit waits for a synchronous standby \
+             (wait_event SyncRep in pg_stat_activity)",
+        ),
         "25P02" => (
             Kind::NotInTransaction,
             "an earlier statement failed and aborted this transaction; roll it back and start again from its beginning",

@@ -17,7 +17,7 @@ impl Address {
     pub(crate) fn parse(url: &str) -> Result<Self, String> {
         let mut uri: AMQPUri = url.parse().map_err(|_| {
             "invalid broker URL; write amqp://user:password@host:port/vhost, or amqps:// for \
-             TLS, with special characters as %xx"
+             TLS, with special characters as %xx, and one host: of several nodes, a name that has all their addresses"
                 .to_owned()
         })?;
         // The parser of URIs knows names and IPv4 only, and takes localhost for whatever else.
