@@ -165,8 +165,8 @@ fn the_tables_of_settings_name_every_setting_and_no_other() {
 
 #[test]
 fn the_page_of_each_backend_names_every_setting_and_no_other() {
-    let options = |store: &str, name: &str| fields(&read(&format!("stores/{store}/src/config.rs")), name);
-    let builder = |transport: &str, file: &str| methods(&read(&format!("transports/{transport}/src/{file}")));
+    let options = |store: &str, name: &str| fields(&read(format!("stores/{store}/src/config.rs")), name);
+    let builder = |transport: &str, file: &str| methods(&read(format!("transports/{transport}/src/{file}")));
     let pages = [
         ("postgres", options("postgres", "PostgresOptions")),
         ("mysql", options("mysql", "MySqlOptions")),
@@ -177,7 +177,7 @@ fn the_page_of_each_backend_names_every_setting_and_no_other() {
     ];
     for (page, settings) in pages {
         let expected: BTreeSet<String> = settings.into_iter().filter(|name| name != "build").collect();
-        let text = read(&format!("book/src/{page}.md"));
+        let text = read(format!("book/src/{page}.md"));
         let is_table =
             |section: &&str| ["Configuration\n", "Settings\n"].iter().any(|it| section.starts_with(it));
         let section = text.split("\n## ").find(is_table).unwrap_or_else(|| panic!("{page} has no settings"));
