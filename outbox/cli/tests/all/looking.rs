@@ -204,11 +204,11 @@ fn a_route_hides_no_other_one() {
         "with recursive n (n) as (select 1 union all select n + 1 from n where n < 2000) \
          insert into outbox_dead (position, id, route, topic, order_key, event_type, schema_version, content_type, headers, payload, \
                                   occurred_at, appended_at, reason, attempts, died_at) \
-         select n, randomblob(16), iif(n < 2000, 'default', 'inbox/billing'), 'orders', n, 'x', 1, 't', x'', x'', 0, 0, 'exhausted', 1, n \
+         select n, randomblob(16), case when n < 2000 then 'default' else 'inbox/billing' end, 'orders', n, 'x', 1, 't', x'', x'', 0, 0, 'exhausted', 1, n \
          from n; \
          with recursive n (n) as (select 1 union all select n + 1 from n where n < 2000) \
          insert into outbox_key (route, topic, key, bucket, version, held, since) \
-         select iif(n < 2000, 'default', 'mails'), 'orders', n, 0, n, 1, n from n",
+         select case when n < 2000 then 'default' else 'mails' end, 'orders', n, 0, n, 1, n from n",
     );
     for command in ["status", "doctor"] {
         let found = outbox.run(&[command]).ends(FINDINGS).object()["findings"].to_string();
