@@ -233,7 +233,7 @@ fn a_disk_that_was_full_while_tests_ran_is_said_after_those_that_failed() {
 /// two processors.
 #[test]
 fn as_many_programs_run_at_once_as_memory_carries() {
-    let cases = [(22_000, None, 4), (2_200, None, 3), (300, None, 1), (22_000, Some(1_500), 2)];
+    let cases = [(22_000, None, 3), (1_500, None, 2), (300, None, 1), (22_000, Some(1_500), 2)];
     for (free, limit, programs) in cases {
         let workspace = failing_once("");
         workspace.program("bin/nproc", &format!("{GOOD}echo 2\n"));

@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn an_invalid_message_and_a_received_ones_source_are_not_appended() {
         let error = AppendSql::new(message().with_schema_version(0)).unwrap_err();
-        assert_eq!(error.code(), "OBX-MESSAGE-SCHEMA-VERSION");
+        assert!(error.to_string().contains("schema version"), "{error}");
         let mut received = message();
         received.received_from("/shop");
         assert!(!AppendSql::new(received).unwrap().fields.contains("/shop"));

@@ -79,7 +79,7 @@ async fn keys(
         .await
 }
 
-/// What is due of a page, with its messages.
+/// The due keys of a page, with their messages.
 async fn readable(
     connection: &mut PgConnection,
     sql: &Statements,

@@ -30,7 +30,7 @@ pub(crate) fn answered_by_a_standby() -> sqlx::Error {
     )
 }
 
-/// What happened if another life of the database answers than the one in which the leases were
+/// Text for an answer of another life of the database than the one in which the leases were
 /// renewed: it may lack commits, and positions come back for other messages.
 pub(crate) const ANOTHER_LIFE: &str =
     "the server was started again, or another one answers (failover); what was read before is read again";

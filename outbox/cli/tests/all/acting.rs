@@ -262,7 +262,7 @@ fn a_message_is_published_with_all_its_parts_or_refused_with_the_reason() {
     }
 }
 
-/// What an operation on many messages needs of them is their ids.
+/// An operation on many messages needs only their ids.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_selection_of_any_size_is_not_kept_in_memory() {
