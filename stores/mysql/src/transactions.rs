@@ -55,8 +55,14 @@ const BEGIN: &str =
 /// the transaction: the server has rolled it back, or a statement of the user's has ended it.
 pub(crate) const BEGUN: &str = "outbox_begun";
 
-/// Commits the transaction that was begun with the savepoint, or is refused.
-const COMMIT_BEGUN: &str = "release savepoint outbox_begun; commit and no chain no release";
+/// Commits the transaction that was begun with the savepoint, or is refused, and restores the
+/// connection.
+const COMMIT_BEGUN_AND_RESTORE: &str =
+    concat!("release savepoint outbox_begun; commit and no chain no release; ", restore!());
+
+/// The same, and begins the next one, whose isolation level is that of the one before.
+const COMMIT_BEGUN_AND_BEGIN: &str =
+    "release savepoint outbox_begun; commit and chain no release; savepoint outbox_begun";
 
 /// Switches autocommit off, in a transaction that [`begin`](MySqlStore::begin) has begun.
 ///
@@ -100,7 +106,7 @@ fn begin_statement(options: &MySqlOptions, is_node: bool, is_tidy: bool) -> Stri
 }
 
 impl MySqlStore {
-    /// Commits, and does something behind it, in one round trip.
+    /// Commits, and does something behind it, in one round trip (`at_once`), or in several.
     ///
     /// A COMMIT of a transaction that the server has rolled back before is answered as if all were
     /// well. So something goes in front of it that is refused where that transaction is gone: then
@@ -110,7 +116,7 @@ impl MySqlStore {
     /// stands behind it in the same round trip, and a transaction that is lost between what stands
     /// in front of it and COMMIT itself would be. (MariaDB 10.11: of 30 pairs of conflicting
     /// commits, 7 to 11 were both answered as done.)
-    async fn end(&self, connection: &mut MySqlConnection, behind: &str) -> Committed {
+    async fn end(&self, connection: &mut MySqlConnection, at_once: &str, behind: &str) -> Committed {
         let is_node = match self.kind().last() {
             Some(is_node) => is_node,
             None => self.kind().learn(&mut *connection).await.unwrap_or(true),
@@ -128,7 +134,7 @@ impl MySqlStore {
             }
             committed
         } else {
-            match run(connection, format!("{COMMIT_BEGUN}; {behind}")).await {
+            match run(connection, at_once).await {
                 Err(error) if lacks_savepoint(&error, BEGUN) => {
                     self.end_foreign(connection, behind, error).await
                 }
@@ -250,17 +256,17 @@ impl Transactional for MySqlStore {
 
     /// The driver's later end of the transaction that it takes to be open does nothing.
     async fn commit(&self, mut tx: Self::Tx<'static>) -> Committed {
-        self.end(&mut tx, RESTORE).await
+        self.end(&mut tx, COMMIT_BEGUN_AND_RESTORE, RESTORE).await
     }
 
     /// The timeouts stay as they are: they are restored when it is the last.
     async fn commit_and_begin(&self, mut tx: Self::Tx<'static>) -> (Committed, Option<Self::Tx<'static>>) {
         if self.may_be_node() {
             // To catch up with a cluster may take long, and is no part of the commit.
-            return (self.end(&mut tx, RESTORE).await, None);
+            return (self.end(&mut tx, COMMIT_BEGUN_AND_RESTORE, RESTORE).await, None);
         }
         // To the driver it is the same transaction all along.
-        match self.end(&mut tx, BEGIN).await {
+        match self.end(&mut tx, COMMIT_BEGUN_AND_BEGIN, BEGIN).await {
             Committed::Yes => (Committed::Yes, Some(tx)),
             failed => (failed, None),
         }
