@@ -38,7 +38,7 @@ async fn exchange(url: &str, kind: ExchangeKind, durable: bool) {
     connection.close(200, "OK".into()).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_with_its_defaults_has_no_finding_and_gets_no_message() {
     let Some((server, url)) = vhost() else { return };
     let transport = declared(&url).max_waiting(100).build().unwrap();
@@ -55,7 +55,7 @@ async fn a_broker_with_its_defaults_has_no_finding_and_gets_no_message() {
     deliver(&transport, &messages(&topic("orders"), &["a", "b"])).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_alarm_is_found_until_it_is_over() {
     let Some(server) = RabbitMq::newest().start().or_skip() else { return };
     let transport = || declared(&server.url()).build().unwrap();
@@ -159,7 +159,7 @@ async fn a_full_queue_is_found_until_its_consumer_has_emptied_it() {
     eventually("it is empty", async || found(&transport).await.is_empty().then_some(())).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_that_may_not_look_is_told_the_right_to_grant() {
     let Some((server, url)) = vhost() else { return };
     declared(&url).build().unwrap().check().await.unwrap();

@@ -51,7 +51,7 @@ async fn a_queue_that_is_missing_is_named() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_who_may_not_is_told_what_to_grant() {
     let Some((server, url)) = vhost() else { return };
     let (vhost, user) = (vhost_of(&url), format!("user_of_{}", vhost_of(&url)));
@@ -92,7 +92,7 @@ async fn tls_is_used_with_an_authority_that_is_given_and_refused_without() {
     assert_says(&refused(plain_port).await, Kind::Unavailable, "TLS");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_of_connections_is_named() {
     let Some((server, url)) = vhost() else { return };
     server.ctl(&["set_vhost_limits", "-p", vhost_of(&url), r#"{"max-connections": 0}"#]);
