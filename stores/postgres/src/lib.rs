@@ -26,6 +26,7 @@ mod maintain;
 mod migrate;
 mod notifier;
 mod pooler;
+mod repeat;
 mod row;
 mod settings;
 mod settle;

@@ -20,8 +20,7 @@ use uuid::Uuid;
 
 use crate::below::Below;
 use crate::config::PostgresOptions;
-use crate::error::{ANOTHER_LIFE, idled_out, is_sound, store_error};
-use crate::line::Line;
+use crate::error::{ANOTHER_LIFE, store_error};
 use crate::lines::{Door, Lines};
 use crate::migrate::{self, MIGRATIONS};
 use crate::notifier::{Notifier, Way};
@@ -38,20 +37,6 @@ const TURNS: Duration = Duration::from_secs(60);
 
 /// No life of the database: a server has been started since 1970.
 const NO_LIFE: i64 = 0;
-
-/// Idempotent operations. Not a heartbeat: a relay has to learn that its connection is another one.
-const REPEATABLE: [&str; 10] = [
-    "is_handled",
-    "backlog",
-    "due",
-    "elect",
-    "fetch",
-    "fetch_below",
-    "record_retention",
-    "settle",
-    "unserved",
-    "writers",
-];
 
 /// An outbox in a PostgreSQL database. Cheap to clone: clones share their connections.
 ///
@@ -202,33 +187,6 @@ impl PostgresStore {
 
     fn keeps_history(&self) -> bool {
         self.inner.options.history.is_some()
-    }
-
-    /// Runs work on one of the store's own connections. If the connection was ended while it was
-    /// idle, the work runs once more on a new one, without an error: provided that it certainly did
-    /// not run, or is idempotent.
-    pub(crate) async fn on<T>(
-        &self,
-        operation: &'static str,
-        line: &Line,
-        work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error> + Clone,
-    ) -> Result<T, StoreError> {
-        let failed = |error| store_error(operation, error);
-        let mut held = line.hold().await.map_err(failed)?;
-        let was_idle = held.was_idle;
-        let done = work.clone()(&mut held.connection).await;
-        match held.finish(done).await {
-            Err(error)
-                if was_idle
-                    && (idled_out(&error) || (!is_sound(&error) && REPEATABLE.contains(&operation))) =>
-            {
-                tracing::debug!(operation, %error, "an idle connection was closed; opening another one");
-                let mut held = line.hold().await.map_err(failed)?;
-                let done = work(&mut held.connection).await;
-                held.finish(done).await.map_err(failed)
-            }
-            done => done.map_err(failed),
-        }
     }
 
     /// Maintains the partitions of the history at intervals. A failure costs time and space, but no
