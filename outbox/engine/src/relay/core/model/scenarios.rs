@@ -5,178 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::backend::{
-    BucketSet, Due, DueKey, Epoch, FetchRequest, Fetched, FetchedRow, KeyTransition, Lease, Leased, Ordering,
-    Outcome, Position, RelayId, RowId, Scope, Step, Stored, Stripe, StripeMark, Transitioned, Unavailable,
-    Waiting,
+    Due, DueKey, Epoch, Fetched, FetchedRow, Ordering, Outcome, Position, Scope, Step, Stripe, StripeMark,
+    Transitioned, Unavailable,
 };
-use outbox_contract::{Failure, MessageId, Route, Topic};
+use outbox_contract::{Failure, Topic};
 
-use super::super::breaker::Breaker;
-use super::super::{Answer, Command, Core, Event, Limits, PublishCommand, Question};
-use super::cast::{SLOTS, bucket, bucket_at, stored, stripe_of, the_key};
+use super::super::{Answer, Command, Event, PublishCommand, Question};
+use super::cast::{bucket, stripe_of, the_key};
 use crate::relay::config::RelayConfig;
+use bench::{Bench, MS, failed, failing, message, parked, positions, row};
 
+mod bench;
 mod blocked;
 mod due_keys;
-
-const MS: Duration = Duration::from_millis(1);
-
-/// A core that owns all buckets, and what it wants.
-struct Bench {
-    core: Core,
-    now: Duration,
-    wants: Vec<Command>,
-    /// Marks of the store's shards.
-    marks: Vec<StripeMark>,
-}
-
-impl Bench {
-    fn new(ordering: Ordering, config: &RelayConfig) -> Self {
-        Self::with(ordering, config, Limits::of(config))
-    }
-
-    /// A core of an inbox.
-    fn of_inbox(max_in_flight: usize, fetch_batch: usize) -> Self {
-        let config =
-            RelayConfig { max_in_flight, fetch_batch, max_unconfirmed_batches: 4, ..RelayConfig::default() };
-        Self::with(Ordering::Single, &config, Limits::of_inbox(&config))
-    }
-
-    fn with(ordering: Ordering, config: &RelayConfig, limits: Limits) -> Self {
-        let breaker = Breaker::new(config.outage_first_delay, config.outage_max_delay);
-        let names = (Route::default(), RelayId::from_uuid(uuid::Uuid::nil()));
-        let core = Core::new(names, ordering, limits, config.retry.clone(), breaker, 1);
-        let mut bench = Self { core, now: MS, wants: Vec::new(), marks: Vec::new() };
-        bench.pause(Vec::new());
-        bench
-    }
-
-    /// A heartbeat is answered: it owns everything, and these topics are paused.
-    fn pause(&mut self, topics: Vec<Topic>) {
-        let lease = |slot| Lease { bucket: bucket_at(slot), epoch: Epoch(1), low_water: Position::START };
-        let mut leased = Leased::default();
-        leased.leases = (0..SLOTS).map(lease).collect();
-        leased.paused.topics = topics;
-        let until = Duration::from_secs(1_000_000);
-        self.feed(Event::Leased { leased, surplus: BucketSet::EMPTY, asked: self.now, until });
-    }
-
-    fn small() -> Self {
-        let config = RelayConfig {
-            max_in_flight: 20,
-            fetch_batch: 10,
-            per_key: 8,
-            max_unconfirmed_batches: 4,
-            ..RelayConfig::default()
-        };
-        Self::new(Ordering::Single, &config)
-    }
-
-    fn feed(&mut self, event: Event) {
-        let wants = self.core.on(event, self.now);
-        self.wants.extend(wants);
-        self.core.audit().unwrap();
-    }
-
-    /// Lets time pass until the core asks for rows, and answers other questions with nothing.
-    fn fetch(&mut self) -> (u64, FetchRequest) {
-        for _ in 0..1_000 {
-            let asks = |want: &Command| matches!(want, Command::Ask { .. });
-            let Some(at) = self.wants.iter().position(asks) else {
-                self.now += MS * 100;
-                self.feed(Event::Tick);
-                continue;
-            };
-            let Command::Ask { number, question } = self.wants.swap_remove(at) else { continue };
-            match question {
-                Question::Fetch(request) => return (number, request),
-                Question::Due(_) => {
-                    self.feed(Event::Answered { number, answer: Answer::Due(Due::default()) });
-                }
-                Question::Marks(_) => {
-                    let marks = self.marks.clone();
-                    self.feed(Event::Answered { number, answer: Answer::Marks(marks) });
-                }
-                other @ Question::Writers => panic!("{other:?}"),
-            }
-        }
-        panic!("nothing is fetched");
-    }
-
-    fn shows(&mut self, number: u64, rows: Vec<FetchedRow>) {
-        let mut fetched = Fetched::default();
-        fetched.rows = rows;
-        self.feed(Event::Answered { number, answer: Answer::Fetched(fetched) });
-    }
-
-    fn reads(&mut self, rows: Vec<FetchedRow>) {
-        let (number, _) = self.fetch();
-        self.shows(number, rows);
-    }
-
-    fn batch(&mut self) -> Option<PublishCommand> {
-        let at = self.wants.iter().position(|want| matches!(want, Command::Publish(_)))?;
-        match self.wants.swap_remove(at) {
-            Command::Publish(batch) => Some(batch),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn step(&mut self) -> Option<(u64, KeyTransition)> {
-        let at = self.wants.iter().position(|want| matches!(want, Command::Transition { .. }))?;
-        match self.wants.swap_remove(at) {
-            Command::Transition { number, transition } => Some((number, transition)),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn is_back(&mut self, batch: &PublishCommand, outcome: Option<Outcome>) {
-        let outcomes = vec![outcome; batch.messages.len()];
-        let refused = BTreeSet::new();
-        self.feed(Event::Published { batch: batch.number, outcomes, refused, broke: false });
-    }
-
-    fn removal(&self) -> u64 {
-        let removes =
-            |want: &Command| if let Command::Remove { number, .. } = want { Some(*number) } else { None };
-        self.wants.iter().find_map(removes).unwrap()
-    }
-
-    fn is_made(&mut self, number: u64, version: Option<i64>) {
-        self.feed(Event::Transitioned { number, answer: Transitioned::Done(version) });
-    }
-}
-
-fn row(position: i64, of: usize) -> Arc<Stored> {
-    let id = MessageId::from_uuid(uuid::Uuid::from_u128(u128::try_from(position).unwrap()));
-    stored(Position(position), of, id)
-}
-
-fn message(position: i64, of: usize) -> FetchedRow {
-    FetchedRow::Message(row(position, of))
-}
-
-fn failing(position: i64, of: usize) -> FetchedRow {
-    let row = row(position, of);
-    FetchedRow::Failing(Waiting::new(row.row(), the_key(of).clone(), row.bucket, None))
-}
-
-fn failed() -> Option<Outcome> {
-    Some(Outcome::Failed(Failure::new("model", "as the model has it")))
-}
-
-fn positions(batch: &PublishCommand) -> Vec<i64> {
-    batch.messages.iter().map(|stored| stored.position.0).collect()
-}
-
-fn parked(transition: &KeyTransition) -> Vec<Position> {
-    let rows: &[RowId] = match &transition.step {
-        Step::Park { rows } => rows,
-        Step::Fail { behind, .. } => behind,
-        _ => &[],
-    };
-    rows.iter().map(|row| row.position).collect()
-}
 
 #[test]
 fn an_answer_to_no_known_command_is_dropped() {
@@ -508,4 +349,24 @@ fn a_bucket_that_the_broker_refuses_to_its_owner_is_taken_anew() {
     bench.now += MS;
     bench.pause(Vec::new());
     assert_eq!(given(&bench), None, "once");
+    assert!(!bench.core.reading.owned.contains(bucket(0)), "this heartbeat may have run before the release");
+    bench.beat(Vec::new(), |of| Epoch(if of == bucket(0) { 2 } else { 1 }));
+    assert!(bench.core.reading.owned.contains(bucket(0)));
+}
+
+/// Another relay may have owned the bucket in between.
+#[test]
+fn a_bucket_that_comes_back_under_another_epoch_is_read_anew_when_its_batch_is_back() {
+    let mut bench = Bench::small();
+    let again = |of| Epoch(if of == bucket(0) { 2 } else { 1 });
+    bench.reads(vec![message(1, 0), message(2, 1)]);
+    let batch = bench.batch().unwrap();
+    bench.beat(Vec::new(), again);
+    assert!(!bench.core.reading.owned.contains(bucket(0)), "a batch of it is out");
+    bench.is_back(&batch, Some(Outcome::Delivered));
+    bench.feed(Event::Removed { number: bench.removal() });
+    bench.beat(Vec::new(), again);
+    assert!(bench.core.reading.owned.contains(bucket(0)));
+    assert_eq!(bench.core.leases.epoch(bucket(0)), Epoch(2));
+    assert_eq!(bench.fetch().1.after, Position::START, "from its mark");
 }

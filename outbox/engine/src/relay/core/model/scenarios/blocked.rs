@@ -1,7 +1,10 @@
 //! Blocked keys make room for others.
 
+use outbox_contract::backend::{BucketSet, Epoch, KeyTransition, Lease, Leased};
+
 use super::due_keys::of_another_key;
 use super::*;
+use crate::relay::core::model::cast::{SLOTS, bucket_at};
 
 fn small() -> Bench {
     Bench::of_inbox(4, 4)

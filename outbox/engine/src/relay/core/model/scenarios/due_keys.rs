@@ -1,10 +1,11 @@
 //! Due keys that never got an answer, and those that got one which counts no attempt.
 
 use outbox_contract::Key;
-use outbox_contract::backend::DueRequest;
+use outbox_contract::backend::{DueRequest, Stored};
 
-use super::super::super::outcomes::MAX_SILENT;
 use super::*;
+use crate::relay::core::model::cast::SLOTS;
+use crate::relay::core::outcomes::MAX_SILENT;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -86,4 +87,26 @@ fn the_number_of_silent_keys_in_memory_is_bounded() {
         assert!(bench.core.silent.len() <= MAX_SILENT, "{} keys", bench.core.silent.len());
     }
     assert!(!bench.core.silent.is_empty(), "they are known to be silent");
+}
+
+#[test]
+fn a_parked_message_that_became_a_dead_letter_is_not_sent_again() {
+    let mut bench = Bench::small();
+    let (number, _) = bench.due();
+    let parked = vec![row(1, 0), row(2, 0)];
+    let failing = Some(parked[0].message.id);
+    let due = DueKey::new(the_key(0).clone(), bucket(0), 1, parked).with_failing(failing, 3, None);
+    bench.is_due(number, vec![due]);
+    let batch = bench.batch().unwrap();
+    assert_eq!(positions(&batch), [1], "alone");
+    bench.is_back(&batch, Some(Outcome::Rejected(Failure::new("wrong", "as the test has it"))));
+    let (step, transition) = bench.step().unwrap();
+    assert!(matches!(transition.step, Step::Bury { .. }), "{transition:?}");
+    bench.is_made(step, Some(2));
+    for _ in 0..10 {
+        let sent = bench.batch().map(|batch| positions(&batch)).unwrap_or_default();
+        assert!(!sent.contains(&1), "{sent:?}");
+        bench.now += MS * 100;
+        bench.feed(Event::Tick);
+    }
 }
