@@ -283,7 +283,7 @@ pub(crate) struct AuditArgs {
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
     /// Only operations that name this message
-    #[arg(long, value_name = "ID", value_parser = select::id)]
+    #[arg(long, value_name = "ID")]
     pub(crate) message: Option<MessageId>,
     /// Show the oldest first
     #[arg(long, conflicts_with = "newest")]
@@ -309,7 +309,6 @@ pub(crate) enum View {
     /// Show one message with its payload
     Show {
         /// Id of the message
-        #[arg(value_parser = select::id)]
         id: MessageId,
         /// Form of the payload
         #[arg(long, value_name = "FORM", default_value = "auto")]

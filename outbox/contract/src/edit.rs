@@ -12,7 +12,7 @@ use crate::message::Message;
 use crate::name::{Key, Topic};
 
 /// Fields of a dead letter that an operator replaces. `None` keeps a field; the default changes
-/// nothing.
+/// nothing. End a literal with `..Edit::default()`: a later version may add fields.
 ///
 /// ```
 /// # extern crate outbox_contract as outbox;

@@ -6,6 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::name::{NameError, no_uuid};
+
 /// Permanent identifier of a message everywhere: in the store, on the wire and in the inbox.
 ///
 /// A UUID of version 7, created with the message. It identifies the message; it does not reflect
@@ -123,7 +125,7 @@ impl OutboxId {
 }
 
 macro_rules! uuid_text {
-    ($name:ident) => {
+    ($name:ident, $what:literal) => {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 self.0.fmt(f)
@@ -137,18 +139,18 @@ macro_rules! uuid_text {
         }
 
         impl FromStr for $name {
-            type Err = uuid::Error;
+            type Err = NameError;
 
-            fn from_str(text: &str) -> Result<Self, Self::Err> {
-                text.parse().map(Self)
+            fn from_str(text: &str) -> Result<Self, NameError> {
+                text.parse().map(Self).map_err(|_| no_uuid($what, text))
             }
         }
     };
 }
 
-uuid_text!(MessageId);
-uuid_text!(RelayId);
-uuid_text!(OutboxId);
+uuid_text!(MessageId, "message id");
+uuid_text!(RelayId, "relay id");
+uuid_text!(OutboxId, "identity");
 
 /// Position of a message in its store. Positions start at 1; 0 precedes all of them.
 ///

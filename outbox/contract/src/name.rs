@@ -25,6 +25,7 @@ enum Problem {
     ControlCharacter { code: u32, at: usize },
     Reserved,
     NotAnAttribute,
+    NoUuid,
 }
 
 impl NameError {
@@ -65,6 +66,7 @@ impl fmt::Display for NameError {
                     "the {what} {value:?} is not a valid CloudEvents attribute name; use 1 to 20 characters of a-z and 0-9"
                 )
             }
+            Problem::NoUuid => write!(f, "the {what} {value:?} is not a UUID; give it as lists show it"),
         }
     }
 }
@@ -84,6 +86,11 @@ pub(crate) fn reserved(what: &'static str, value: &str) -> NameError {
 /// Error for a name that CloudEvents does not allow.
 pub(crate) fn not_an_attribute(value: &str) -> NameError {
     NameError { what: "extension attribute", value: shown(value), problem: Problem::NotAnAttribute }
+}
+
+/// Error for an identifier that is no UUID.
+pub(crate) fn no_uuid(what: &'static str, value: &str) -> NameError {
+    NameError { what, value: shown(value), problem: Problem::NoUuid }
 }
 
 /// Checks the value of a header. The error names the header and does not show the value, which may
@@ -419,6 +426,13 @@ mod tests {
         let of_key = HandledFilter::of("billing").unwrap().with_key("");
         assert!(says(of_key.err()).starts_with("the key is empty"));
         assert!(says(Filter::route(long).err()).ends_with("has 65 bytes; shorten it to 64 bytes or fewer"));
+    }
+
+    #[test]
+    fn an_id_that_is_no_uuid_is_refused_with_its_value() {
+        let says = |text: &str| text.parse::<crate::MessageId>().unwrap_err().to_string();
+        assert_eq!(says("123"), "the message id \"123\" is not a UUID; give it as lists show it");
+        assert!(says(&"x".repeat(100)).len() < 140);
     }
 
     #[test]

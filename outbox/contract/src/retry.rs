@@ -50,7 +50,8 @@ pub use rule::RetryRule;
 /// # Ok::<(), outbox::NameError>(())
 /// ```
 ///
-/// In configuration files, a policy has the same names, and may leave out what has its default:
+/// End a literal with `..RetryPolicy::default()`, as above: a later version may add fields. In
+/// configuration files, a policy has the same names, and may leave out what has its default:
 /// `{"max_attempts": 5, "max_delay": "1m", "exhausted": "hold", "rules": [{"class": "timeout",
 /// "max_attempts": "unlimited"}]}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

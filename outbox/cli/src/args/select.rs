@@ -8,11 +8,6 @@ use crate::exit::Failed;
 use crate::open::Database;
 use crate::time::{self, Between, Past};
 
-/// Reads the id of a message.
-pub(super) fn id(text: &str) -> Result<MessageId, String> {
-    text.parse().map_err(|_| "an id is a UUID, as lists show it".to_owned())
-}
-
 /// Selection of messages or keys.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct FilterArgs {
@@ -108,7 +103,7 @@ impl MessageFilter {
 #[derive(Args, Debug)]
 pub(crate) struct Select {
     /// Ids of messages; without any, the filter selects
-    #[arg(value_name = "ID", value_parser = id)]
+    #[arg(value_name = "ID")]
     pub(crate) ids: Vec<MessageId>,
     #[command(flatten)]
     pub(crate) filter: MessageFilter,

@@ -15,7 +15,7 @@ fn help_shows_every_command_and_the_exit_codes() {
         (&["status", "--no-such-flag"], "--no-such-flag"),
         (&["status", "--json", "--table"], "cannot be used with"),
         (&["release", "orders"], "2 values required"),
-        (&["dead", "show", "123"], "an id is a UUID"),
+        (&["dead", "show", "123"], "is not a UUID"),
         (&["dead", "list", "--route", "a", "--all-routes"], "cannot be used with"),
         (&[], "Usage"),
     ] {

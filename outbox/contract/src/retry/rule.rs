@@ -14,6 +14,8 @@ use crate::name::Topic;
 /// Both selectors are exact names, or prefixes that end in `*`: `timeout`, `orders.*`. A rule
 /// without a selector matches everything. What a rule leaves out is as in the policy; a rule that
 /// leaves out everything exempts what it matches from the rules behind it.
+///
+/// End a literal with `..RetryRule::default()`: a later version may add fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryRule {
