@@ -252,10 +252,21 @@ async fn a_key_keeps_its_order_whichever_driver_writes_it() {
         let mut connection = fixture.connection().await;
         let given = [(); 4].map(|()| message("order-1"));
         let new = Route::new("new").unwrap();
+        let frontier = fixture.store.frontier();
+        let mark = async || frontier.stripes(&Route::default(), &BucketSet::ALL).await.unwrap()[0];
         append(&fixture.store, [given[0].clone()]).await;
+        let before = mark().await;
         append_sql(&mut connection, given[1].clone()).await;
+        let after = mark().await;
+        assert_eq!((after.first_number, after.last.number), (2, 2));
+        assert_eq!((after.previous_position, after.first_position), (before.position, after.position));
         append_sql(&mut connection, Outgoing::from(message("order-1")).by(new.clone())).await;
+        // As when the clock is set back by an hour.
+        let ahead = "update outbox_stripe set position = position + 3686400000000 where route = 'default'";
+        sqlx::raw_sql(ahead).execute(&mut connection).await.unwrap();
+        let before = mark().await;
         append_sql(&mut connection, given[2].clone()).await;
+        assert!(mark().await.position > before.position, "positions of a stripe grow");
         append(&fixture.store, [given[3].clone()]).await;
         let marks = fixture.store.frontier().stripes(&new, &BucketSet::ALL).await.unwrap();
         assert_eq!(marks[0].last.number, 1, "a route without stripes");
