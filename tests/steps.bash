@@ -4,7 +4,6 @@
 
 steps_done=()     # lines of the summary
 steps_skipped=()  # what was not done, each with its reason
-steps_not_applicable=() # packages with properties that do not apply to them, and how many
 steps_unsteady=() # tests that failed once and passed alone
 steps_servers=()  # databases and brokers that tests had
 steps_failed=0
@@ -105,10 +104,6 @@ summary() {
     printf '  nothing was skipped\n'
   else
     printf '  skipped: %s\n' "${steps_skipped[@]}"
-  fi
-  if [ ${#steps_not_applicable[@]} -gt 0 ]; then
-    printf '  not applicable: %s\n' "${steps_not_applicable[@]}"
-    printf '  Those do not apply to a backend; tests/not-applicable names them, with the reasons.\n'
   fi
   if [ ${#steps_unsteady[@]} -gt 0 ]; then
     printf '  unsteady: %s (failed once, passed alone)\n' "${steps_unsteady[@]}"

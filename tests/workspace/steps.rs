@@ -74,13 +74,10 @@ impl Workspace {
 
 const GOOD: &str = "#!/usr/bin/env bash\n";
 
-/// A test program of which one test fails among others, with this text, and passes alone. One
-/// property is not tested.
+/// A test program of which one test fails among others, with this text, and passes alone.
 fn failing_once(words: &str) -> Workspace {
     let workspace = Workspace::with(&["tests/run", "tests/program", "tests/steps.bash"]);
-    workspace.program("tests/not-applicable", "# package harness property\nstore Harness known\n");
     workspace.program("tests/nightly", "# package program beginning\n");
-    workspace.program("not-tried", "store Harness known: why\n");
     for good in ["tests/tools", "tests/servers/prepare"] {
         workspace.program(good, GOOD);
     }
@@ -92,7 +89,7 @@ fn failing_once(words: &str) -> Workspace {
     let program = "echo \"$*\" >>\"$FOLDER/arguments\"
 case \"$*\" in
   *--exact*) echo alone >>\"$FOLDER/alone\"; echo 'test story::unsteady ... ok' ;;
-  *) cat \"$FOLDER/log\"; cat \"$FOLDER/not-tried\" >>\"$OUTBOX_NOT_APPLICABLE\"; exit 101 ;;
+  *) cat \"$FOLDER/log\"; exit 101 ;;
 esac
 ";
     workspace.program("two-0123", &format!("{GOOD}{program}"));
@@ -282,60 +279,6 @@ fn a_broken_promise_is_not_tried_a_second_time() {
     for harmless in harmless {
         let ended = failing_once(harmless).run("tests/run");
         assert!(ended.well, "{harmless}: {}", ended.said);
-    }
-}
-
-#[test]
-fn what_is_not_tried_is_named_and_must_be_known() {
-    let workspace = failing_once("");
-    let ended = workspace.run("tests/run");
-    assert!(ended.well, "{}", ended.said);
-    assert!(ended.said.contains("not applicable: store, 1 properties"), "{}", ended.said);
-    workspace.program("not-tried", "store Harness known: why\nstore Harness new: because\n");
-    let ended = workspace.run("tests/run");
-    assert!(!ended.well, "{}", ended.said);
-    assert!(ended.said.contains("not in tests/not-applicable: store Harness new"), "{}", ended.said);
-}
-
-#[test]
-fn what_is_known_not_to_apply_and_is_tried_all_the_same_is_named() {
-    for is_tried_too in ["", "store Harness other: why\n"] {
-        let workspace = failing_once("");
-        workspace.program("not-tried", is_tried_too);
-        workspace.program("tests/not-applicable", "store Harness known\nstore Harness other\n");
-        let ended = workspace.run("tests/run");
-        assert!(!ended.well, "{}", ended.said);
-        assert!(ended.said.contains("there no more: store Harness known"), "{}", ended.said);
-        // A server was unavailable: then the result is unknown.
-        workspace.program("tests/servers/prepare", "#!/usr/bin/env bash\nexit 3\n");
-        let ended = workspace.run("tests/run");
-        assert!(ended.well, "{}", ended.said);
-    }
-}
-
-/// Properties that do not apply are listed under their names in a suite.
-#[test]
-fn what_does_not_apply_is_a_property_of_a_suite() {
-    let root = crate::root();
-    let known = fs::read_to_string(root.join("tests/not-applicable")).expect("it is there");
-    let mut suites = String::new();
-    let mut folders = vec![root.join("outbox/testkit/src")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("it can be listed") {
-            let path = entry.expect("it can be listed").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                suites += &fs::read_to_string(&path).expect("it can be read");
-            }
-        }
-    }
-    for line in known.lines().filter(|line| !line.starts_with('#')) {
-        let property = line.split(' ').nth(2).unwrap_or_default();
-        assert!(
-            suites.contains(&format!("async fn {property}<")),
-            "no suite has what this line names: {line}"
-        );
     }
 }
 

@@ -2,13 +2,7 @@
 //! the check that the list has every property.
 
 use std::future::Future;
-use std::io::Write as _;
 use std::time::Duration;
-
-tokio::task_local! {
-    /// The property under test.
-    static PROPERTY: String;
-}
 
 /// Returns true if a test can't run here, for this reason, and reports that it is skipped.
 ///
@@ -23,29 +17,9 @@ pub(crate) fn skips(test: &str, why: Option<String>) -> bool {
     true
 }
 
-/// Reports that a property does not apply to this harness, and appends it to the file that
-/// `OUTBOX_NOT_APPLICABLE` names, if any: an untested property must not count as one that holds.
-///
-/// # Panics
-///
-/// If the file can't be written.
-pub(crate) fn not_applicable<H>(why: &str) {
-    // Otherwise a caller ran a function of the suite directly, and reads this.
-    let Ok(property) = PROPERTY.try_with(Clone::clone) else { return eprintln!("not applicable: {why}") };
-    eprintln!("not applicable: {property}: {why}");
-    let Some(path) = std::env::var_os("OUTBOX_NOT_APPLICABLE") else { return };
-    // Cargo sets it for each test program that it runs.
-    let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
-    let line = format!("{package} {} {property}: {why}\n", std::any::type_name::<H>());
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
-    // One write of a short line: lines of several programs don't mix.
-    let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
-    written.unwrap_or_else(|error| panic!("{} can't be written: {error}", path.display()));
-}
-
 /// Runs a test to its end, or panics when it takes longer than this.
 pub(crate) async fn within(most: Duration, test: &str, running: impl Future<Output = ()>) {
-    let finished = tokio::time::timeout(most, PROPERTY.scope(test.to_owned(), running)).await;
+    let finished = tokio::time::timeout(most, running).await;
     assert!(finished.is_ok(), "{test} hangs: it was not over after {most:?}");
 }
 

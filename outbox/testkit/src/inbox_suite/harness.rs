@@ -4,7 +4,6 @@
 use std::error::Error;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use outbox_contract::{MessageId, Transactional};
 
@@ -55,13 +54,6 @@ pub trait InboxHarness: StoreHarness {
     /// Creates the place, empty, in the database of [`store`](StoreHarness::store). Called once for
     /// each test.
     fn effects(&self) -> impl Future<Output = Self::Effects> + Send;
-
-    /// Maximum age of handled ids, if the test can let that much time pass with
-    /// [`advance`](StoreHarness::advance). None: it can't, as with a real clock. Then the suite
-    /// does not test that ids are forgotten at last.
-    fn handled_ids_max_age(&self) -> Option<Duration> {
-        None
-    }
 }
 
 /// The store of a harness, wrapped for fault injection.

@@ -10,7 +10,7 @@ use outbox_engine::InboxHandle;
 
 use super::InboxHarness;
 use super::world::{World, in_each_mode, start, well_unless};
-use crate::suite::not_applicable;
+use crate::store_suite::{Capability, has};
 
 /// A consumer with a key that is held because its handler fails, until `fails` is false.
 struct Held<H: InboxHarness> {
@@ -205,8 +205,8 @@ pub async fn what_was_skipped_comes_back_in_its_old_order<H: InboxHarness>(harne
 /// Messages that waited in the store were handled, and an operator replays them: the consumer
 /// recognizes them as duplicates.
 pub async fn what_is_replayed_has_no_second_effect<H: InboxHarness>(harness: &H) {
-    if !harness.capabilities().history {
-        return not_applicable::<H>("this store keeps no history");
+    if !has::<H>(Capability::History) {
+        return;
     }
     in_each_mode(harness, async |world: World<H>| {
         let fails = Arc::new(AtomicBool::new(true));

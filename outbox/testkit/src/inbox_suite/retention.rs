@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use outbox_contract::admin::HandledFilter;
+use outbox_contract::backend::rules::options::StoreOptions;
 use outbox_contract::{Admin, Message, Store, Transactional};
 
 use super::InboxHarness;
 use super::world::{direct_world, start, worlds};
-use crate::suite::not_applicable;
+use crate::store_suite::{Capability, has};
 
 /// Maintenance does not forget ids that may be delivered again.
 pub async fn a_repeat_is_known_after_the_store_was_cleaned_up<H: InboxHarness>(harness: &H) {
@@ -30,9 +31,10 @@ pub async fn a_repeat_is_known_after_the_store_was_cleaned_up<H: InboxHarness>(h
 /// Ids of a consumer that is gone are kept up to the store's maximum age, and no longer than until
 /// the next maintenance after it.
 pub async fn ids_are_forgotten_when_their_time_is_over<H: InboxHarness>(harness: &H) {
-    let Some(max_age) = harness.handled_ids_max_age() else {
-        return not_applicable::<H>("nobody can wait until ids are forgotten here");
-    };
+    if !has::<H>(Capability::ExpiredIds) {
+        return;
+    }
+    let max_age = StoreOptions::default().handled_ids_max_age;
     let world = direct_world(harness).await;
     let sent = world.send("a", 3);
     let inbox = start(world.inbox()).await;

@@ -6,11 +6,10 @@ use outbox_contract::{
     Transactional,
 };
 
-use super::StoreHarness;
 use super::support::{
-    LONG, NO_HISTORY, Relay, bury_step, ids, message, messages, prepared, route, stored_ids, topic, write,
+    LONG, Relay, bury_step, ids, message, messages, prepared, route, stored_ids, topic, write,
 };
-use crate::suite::not_applicable;
+use super::{Capability, StoreHarness, has};
 
 async fn dead<S: Store>(store: &S, filter: &Filter) -> Vec<MessageId> {
     let dead = store.dead_letters(filter).await.expect("dead letters are listed");
@@ -243,11 +242,11 @@ pub async fn replayed_messages_join_at_the_end_in_their_old_order<H: StoreHarnes
     write(&*store, [newer.clone()]).await;
 
     let filter = Filter { topic: Some(topic("orders")), limit: Some(3), ..Filter::all_routes() };
-    assert_eq!(store.history_kept().is_some(), harness.capabilities().history, "it says so");
+    assert_eq!(store.history_kept().is_some(), has::<H>(Capability::History), "it says so");
     let replayed = store.replay(&filter).await.expect("the history is replayed");
-    if !harness.capabilities().history {
+    if !has::<H>(Capability::History) {
         assert_eq!(replayed, 0, "there is no history");
-        return not_applicable::<H>(NO_HISTORY);
+        return;
     }
     assert_eq!(replayed, 3);
     let again = relay.read_key(&newer.key_id()).await;
@@ -259,8 +258,8 @@ pub async fn replayed_messages_join_at_the_end_in_their_old_order<H: StoreHarnes
 /// A history of more than one call's limit is replayed call by call. Each call skips the messages
 /// of the earlier calls, though all of them stay in the history.
 pub async fn a_long_history_is_replayed_call_by_call<H: StoreHarness>(harness: &H) {
-    if !harness.capabilities().history {
-        return not_applicable::<H>(NO_HISTORY);
+    if !has::<H>(Capability::History) {
+        return;
     }
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -299,8 +298,8 @@ pub async fn a_filter_that_means_nothing_changes_nothing<H: StoreHarness>(harnes
 
 /// The history is filtered by route, topic, key, id, time and page.
 pub async fn the_history_is_filtered_and_paged<H: StoreHarness>(harness: &H) {
-    if !harness.capabilities().history {
-        return not_applicable::<H>(NO_HISTORY);
+    if !has::<H>(Capability::History) {
+        return;
     }
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;

@@ -8,11 +8,11 @@ use outbox_contract::admin::{FailingKey, Filter};
 use outbox_contract::backend::{DueKey, FetchedRow, RowId, Step, Stored, Then, Transitioned};
 use outbox_contract::{AdminExt, KeyId, Message, MessageId, Store};
 
-use super::StoreHarness;
 use super::support::{
     LATER, NOW, Relay, bury_step, fail_step, failure, ids, in_key_order, message, messages, prepared,
     stored_ids, write,
 };
+use super::{Capability, StoreHarness, has};
 
 /// A relay, and a key with this many hot messages.
 async fn relay_with_key<H: StoreHarness>(
@@ -198,7 +198,7 @@ pub async fn a_key_resumes_in_part_and_then_flows<H: StoreHarness>(harness: &H) 
     assert_eq!(relay.step(&key, version, rest).await, None, "nothing is parked: the key has no state");
     assert!(relay.due().await.keys.is_empty());
     relay.assert_flows(&key).await;
-    if harness.capabilities().history {
+    if has::<H>(Capability::History) {
         let past = relay.store.history(&Filter::all_routes()).await.expect("the history is listed");
         let past: Vec<_> = past.into_iter().map(|past| past.message.message.id).collect();
         assert!(

@@ -9,12 +9,17 @@ use outbox_contract::Transactional;
 
 /// Gives each test of the suite a store of its own.
 ///
-/// Only [`fresh`](Self::fresh) and [`store`](Self::store) are required. The harness owns everything
-/// that has to be cleaned up (a temporary folder, a database made for one test). It cleans up when
-/// it is dropped.
+/// Every method without a default is required, and so is each that a [`Capability`] names, unless
+/// [`LACKS`](Self::LACKS) has it: without either, the properties that need it fail. The harness owns
+/// everything that has to be cleaned up (a temporary folder, a database made for one test). It cleans
+/// up when it is dropped.
 pub trait StoreHarness: Send + Sync + Sized + 'static {
     /// The store under test.
     type Store: Transactional;
+
+    /// Capabilities that the store or this harness lacks. The suite does not test the properties that
+    /// need them. Default: none.
+    const LACKS: &'static [Capability] = &[];
 
     /// Creates an empty database for one test, used by no other test. The suite migrates it itself.
     fn fresh() -> impl Future<Output = Self> + Send;
@@ -29,18 +34,13 @@ pub trait StoreHarness: Send + Sync + Sized + 'static {
     }
 
     /// Returns the same database as another process sees it that is to keep handled ids for this
-    /// long. By default there is none: the store has one retention for all processes.
+    /// long. See [`Capability::OtherRetention`].
     fn as_another_process_that_keeps_ids(
         &self,
         kept: Duration,
-    ) -> impl Future<Output = Option<Arc<Self::Store>>> + Send {
+    ) -> impl Future<Output = Arc<Self::Store>> + Send {
         let _ = kept;
-        async { None }
-    }
-
-    /// Returns the optional capabilities of this store.
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
+        async { missing(Capability::OtherRetention) }
     }
 
     /// Advances the database's clock by at least this much. By default a sleep of tokio's: real
@@ -52,44 +52,42 @@ pub trait StoreHarness: Send + Sync + Sized + 'static {
 
     /// Sets the database's clock back. Where that is impossible, moves the ends of lives, leases
     /// and roles in its tables ahead by as much, which has the same effect. A relay then finds them
-    /// as after a failover to a server whose clock is behind. Returns true if it was done; by
-    /// default it can't be, and the suite does not test such leases.
-    fn set_clock_back(&self, by: Duration) -> impl Future<Output = bool> + Send {
+    /// as after a failover to a server whose clock is behind. See [`Capability::ClockBack`].
+    fn set_clock_back(&self, by: Duration) -> impl Future<Output = ()> + Send {
         let _ = by;
-        async { false }
+        async { missing(Capability::ClockBack) }
     }
 
-    /// Makes the audit refuse every entry from now on, as a full disk or a missing right does.
-    /// Returns true if it was done; by default it can't be.
-    fn refuse_audit(&self) -> impl Future<Output = bool> + Send {
-        async { false }
+    /// Makes the audit refuse every entry from now on, as a full disk or a missing right does. See
+    /// [`Capability::RefusedAudit`].
+    fn refuse_audit(&self) -> impl Future<Output = ()> + Send {
+        async { missing(Capability::RefusedAudit) }
     }
 
     /// Makes the database count positions on from this one: as after that many appends or, where it
-    /// is lower than the last, as after an import or a restore. Returns true if it was done; by
-    /// default it can't be, as where a position is a time of the clock.
-    fn set_last_position(&self, last: i64) -> impl Future<Output = bool> + Send {
+    /// is lower than the last, as after an import or a restore. See [`Capability::LastPosition`].
+    fn set_last_position(&self, last: i64) -> impl Future<Output = ()> + Send {
         let _ = last;
-        async { false }
+        async { missing(Capability::LastPosition) }
     }
 
     /// Copies every parked row of the database into the hot table, where it stood, as a restore of that
-    /// table alone does. Returns true if it was done; by default it can't be.
-    fn restore_parked(&self) -> impl Future<Output = bool> + Send {
-        async { false }
+    /// table alone does. See [`Capability::RestoredParked`].
+    fn restore_parked(&self) -> impl Future<Output = ()> + Send {
+        async { missing(Capability::RestoredParked) }
     }
 
     /// Makes every parked message of a topic unreadable, as another program's may be: its headers are
-    /// no headers. Returns true if it was done; by default it can't be.
-    fn spoil_parked(&self, topic: &str) -> impl Future<Output = bool> + Send {
+    /// no headers. See [`Capability::SpoiledParked`].
+    fn spoil_parked(&self, topic: &str) -> impl Future<Output = ()> + Send {
         let _ = topic;
-        async { false }
+        async { missing(Capability::SpoiledParked) }
     }
 
-    /// Releases every held key by hand: clears its mark in the table, and nothing else. Returns true if
-    /// it was done; by default it can't be.
-    fn release_by_hand(&self) -> impl Future<Output = bool> + Send {
-        async { false }
+    /// Releases every held key by hand: clears its mark in the table, and nothing else. See
+    /// [`Capability::ReleaseByHand`].
+    fn release_by_hand(&self) -> impl Future<Output = ()> + Send {
+        async { missing(Capability::ReleaseByHand) }
     }
 
     /// Makes every handled id older by this much, and the last renewal of every recorded retention,
@@ -116,45 +114,46 @@ pub trait StoreHarness: Send + Sync + Sized + 'static {
     }
 }
 
-/// Capabilities of a store beyond the required ones. By default nothing is left out.
+/// Something that not every store has, or that not every harness can do. Every property of the suite
+/// is tested unless [`StoreHarness::LACKS`] names what it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Capabilities {
-    /// The store under test keeps delivered messages for inspection and replay. Default: yes.
-    pub history: bool,
+pub enum Capability {
+    /// The store under test keeps delivered messages for inspection and replay.
+    History,
     /// [`check`](outbox_contract::Store::check) distinguishes a database that was never migrated
-    /// from one that was. Default: yes; no where there is nothing to migrate.
-    pub migrations: bool,
+    /// from one that was. Lacking where there is nothing to migrate.
+    Migrations,
     /// [`wakeups`](outbox_contract::Store::wakeups) yields when a commit of this process has
-    /// something to fetch. Default: yes.
-    pub wakeups: bool,
+    /// something to fetch.
+    Wakeups,
+    /// [`StoreHarness::as_another_process_that_keeps_ids`]. Lacking where the store has one retention
+    /// for all processes.
+    OtherRetention,
+    /// [`StoreHarness::set_clock_back`].
+    ClockBack,
+    /// [`StoreHarness::refuse_audit`].
+    RefusedAudit,
+    /// [`StoreHarness::set_last_position`]. Lacking where a position is a time of the clock.
+    LastPosition,
+    /// [`StoreHarness::restore_parked`].
+    RestoredParked,
+    /// [`StoreHarness::spoil_parked`].
+    SpoiledParked,
+    /// [`StoreHarness::release_by_hand`].
+    ReleaseByHand,
+    /// Of the suite of inboxes: a test can let the maximum age of handled ids pass. Lacking where the
+    /// clock is real.
+    ExpiredIds,
+    /// Of the suite of inboxes: the store has a limit of open transactions.
+    TransactionLimit,
 }
 
-impl Capabilities {
-    /// Sets whether a history is kept.
-    #[must_use]
-    pub const fn with_history(mut self, history: bool) -> Self {
-        self.history = history;
-        self
-    }
-
-    /// Sets whether there is anything to migrate.
-    #[must_use]
-    pub const fn with_migrations(mut self, migrations: bool) -> Self {
-        self.migrations = migrations;
-        self
-    }
-
-    /// Sets whether wake-ups arrive at all.
-    #[must_use]
-    pub const fn with_wakeups(mut self, wakeups: bool) -> Self {
-        self.wakeups = wakeups;
-        self
-    }
+/// Returns true if a harness does not lack this capability.
+pub(crate) fn has<H: StoreHarness>(capability: Capability) -> bool {
+    !H::LACKS.contains(&capability)
 }
 
-impl Default for Capabilities {
-    fn default() -> Self {
-        Self { history: true, migrations: true, wakeups: true }
-    }
+fn missing<T>(capability: Capability) -> T {
+    panic!("implement the method of the harness that Capability::{capability:?} names, or add it to LACKS")
 }

@@ -34,7 +34,8 @@ pub mod stripes;
 mod support;
 pub mod upkeep;
 
-pub use harness::{Capabilities, StoreHarness};
+pub(crate) use harness::has;
+pub use harness::{Capability, StoreHarness};
 
 use crate::suite;
 
@@ -118,7 +119,7 @@ macro_rules! __store_properties {
                 a_mark_tells_the_last_append
                 a_mark_moves_with_the_commit_and_not_before
                 marks_are_of_a_route_and_the_buckets_asked_for
-                what_is_appended_by_verbs_has_numbers_too
+                what_admin_operations_append_has_numbers_too
                 every_row_up_to_a_mark_can_be_fetched
                 a_late_commit_is_found_by_its_mark
             }
@@ -238,7 +239,7 @@ macro_rules! __store_properties {
                 a_hold_survives_a_failure
                 a_released_key_with_nothing_parked_flows
                 a_released_key_is_tried_now
-                verbs_on_a_key_that_flows_are_invalid
+                admin_operations_on_a_key_that_flows_are_invalid
                 a_skipped_message_makes_way_for_the_next
                 a_skip_does_not_wait_for_the_next_attempt
                 a_key_skipped_to_its_end_flows
@@ -348,8 +349,8 @@ macro_rules! __store_properties {
                 a_route_whose_messages_are_all_parked_is_found_when_nobody_serves_it
                 a_route_whose_messages_are_overdue_is_found_when_nobody_serves_it
                 a_route_that_no_relay_serves_is_found_among_many
-                the_bell_rings_at_append_and_at_commit
-                a_commit_without_an_append_rings_nothing
+                an_append_and_a_commit_wake_the_relays_of_the_process
+                a_commit_without_an_append_wakes_no_relay
                 every_listener_is_woken_by_a_commit
                 a_listener_that_is_dropped_hinders_nobody
                 an_error_says_what_was_attempted

@@ -140,7 +140,7 @@ pub async fn a_released_key_is_tried_now<H: StoreHarness>(harness: &H) {
 }
 
 /// Operations on a key that is neither held nor failing return an error.
-pub async fn verbs_on_a_key_that_flows_are_invalid<H: StoreHarness>(harness: &H) {
+pub async fn admin_operations_on_a_key_that_flows_are_invalid<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
     let other = parked_key(&relay, "other", 1, LATER).await;

@@ -6,10 +6,10 @@ use outbox_contract::admin::{Edit, Filter, RouteStatus, TopicFigures};
 use outbox_contract::backend::{BUCKETS, Epoch, Then, View};
 use outbox_contract::{Admin, AdminExt, Key, MessageId, Outgoing, Route, Store, Timestamp, Transactional};
 
-use super::StoreHarness;
 use super::support::{
     LATER, LONG, Relay, bury_step, message, messages, prepared, route, stored_ids, topic, write,
 };
+use super::{Capability, StoreHarness, has};
 
 async fn waiting<S: Store>(store: &S, filter: &Filter) -> Vec<MessageId> {
     let waiting = store.waiting(filter).await.expect("waiting messages are listed");
@@ -107,7 +107,7 @@ pub async fn a_filter_selects_messages_of_a_type<H: StoreHarness>(harness: &H) {
     write(&*store, all.clone()).await;
     same(View::Waiting).await;
     relay.settle(&relay.read().await).await;
-    if harness.capabilities().history {
+    if has::<H>(Capability::History) {
         same(View::History).await;
         assert_eq!(store.replay(&of_type("suite.A")).await.expect("replayed"), 1);
         assert_eq!(waiting(&*store, &Filter::all_routes()).await, [all[1].id]);

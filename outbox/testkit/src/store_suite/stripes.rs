@@ -17,7 +17,6 @@ use super::StoreHarness;
 use super::support::{
     LONG, Relay, back_off, bury_step, message, messages, prepared, route, stored_ids, write,
 };
-use crate::suite::not_applicable;
 
 /// A store without stripes has neither marks nor numbers; in a store with stripes every row has its
 /// number, in the stripe of its key.
@@ -141,7 +140,7 @@ pub async fn marks_are_of_a_route_and_the_buckets_asked_for<H: StoreHarness>(har
 }
 
 /// Requeued, replayed and scheduled messages are appended like any others.
-pub async fn what_is_appended_by_verbs_has_numbers_too<H: StoreHarness>(harness: &H) {
+pub async fn what_admin_operations_append_has_numbers_too<H: StoreHarness>(harness: &H) {
     let Some(store) = with_stripes(harness).await else { return };
     let relay = Relay::start(&store).await;
     write(&*store, messages("orders", "a", 2)).await;
@@ -244,11 +243,7 @@ pub async fn a_late_commit_is_found_by_its_mark<H: StoreHarness>(harness: &H) {
 /// Returns the store, if it has stripes.
 async fn with_stripes<H: StoreHarness>(harness: &H) -> Option<Arc<H::Store>> {
     let store = prepared(harness).await;
-    if store.frontier().ordering() != Ordering::Stripes {
-        not_applicable::<H>("this store has no stripes");
-        return None;
-    }
-    Some(store)
+    (store.frontier().ordering() == Ordering::Stripes).then_some(store)
 }
 
 async fn marks<S: Store>(store: &Arc<S>, route: &Route) -> BTreeMap<StripeId, StripeMark> {

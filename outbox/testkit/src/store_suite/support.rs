@@ -20,12 +20,6 @@ pub(super) const SHORT: Duration = Duration::from_millis(500);
 /// Long enough for [`SHORT`] to be over.
 pub(super) const OVER: Duration = Duration::from_millis(750);
 
-/// Reason for skipping the tests of the history.
-pub(super) const NO_HISTORY: &str = "this store keeps no history";
-/// Reason for skipping the tests of the marks of leases.
-pub(super) const READ_FROM_THE_START: &str =
-    "what is taken over is read from the start where there are stripes";
-
 /// Returns the harness's store, migrated.
 pub(super) async fn prepared<H: StoreHarness>(harness: &H) -> Arc<H::Store> {
     let store = harness.store();

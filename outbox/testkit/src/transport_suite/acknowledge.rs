@@ -3,10 +3,9 @@
 use outbox_contract::backend::{Received, Tag};
 use tokio::time::timeout;
 
-use super::TransportHarness;
 use super::receiver::{Log, Receiver, ids, stored_ids, subscription};
 use super::sender::{Sender, message};
-use crate::suite::not_applicable;
+use super::{Capability, TransportHarness, has};
 
 /// A member that crashes leaves its unacknowledged messages to the next one: from the first of
 /// them, in order.
@@ -78,8 +77,8 @@ pub async fn acknowledging_out_of_order_loses_nothing<H: TransportHarness>(harne
 /// A member acknowledges deliveries of an earlier ownership of a unit: nothing happens, and all of
 /// them arrive again.
 pub async fn a_stale_acknowledgement_is_ignored<H: TransportHarness>(harness: &H) {
-    if !harness.capabilities().units_move {
-        return not_applicable::<H>("units stay with their owner until it leaves");
+    if !has::<H>(Capability::MovingUnits) {
+        return;
     }
     let (topic, log) = (harness.topic().await, Log::default());
     let sender = Sender::new(harness.transport());

@@ -49,7 +49,7 @@ pub async fn a_tombstone_is_told_from_an_empty_payload<H: TransportHarness>(harn
 /// An empty payload and a large one arrive.
 pub async fn an_empty_and_a_large_payload_arrive<H: TransportHarness>(harness: &H) {
     let topic = harness.topic().await;
-    let large = harness.capabilities().large;
+    let large = harness.large();
     let bytes: Vec<u8> = (0..large).map(|at| u8::try_from(at % 251).unwrap_or_default()).collect();
     let messages = vec![
         message(&topic, "empty").with_payload(Vec::new()),

@@ -10,8 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::receiver::{Log, Receiver, received, stored_ids, subscription};
 use super::sender::{Sender, message};
-use super::{PATIENCE, TransportHarness};
-use crate::suite::not_applicable;
+use super::{Capability, PATIENCE, TransportHarness, has};
 
 /// A prefetch of 0 is refused: nothing could ever be delivered.
 pub async fn a_prefetch_of_zero_is_refused<H: TransportHarness>(harness: &H) {
@@ -125,7 +124,7 @@ pub async fn a_paused_unit_delivers_nothing_and_loses_nothing<H: TransportHarnes
             others_sent.finish().await;
             all.extend(others);
         }
-        None => assert!(!harness.capabilities().units, "32 keys are in several units of the topic"),
+        None => assert!(!has::<H>(Capability::Units), "32 keys are in several units of the topic"),
     }
     receiver.assert_quiet(harness.quiet(), "the unit is paused").await;
     let came = log.ids();
@@ -161,8 +160,8 @@ async fn one_of_many_keys(
 /// A unit that is paused while more of it waits than the prefetch takes up no room of the others.
 pub async fn a_paused_unit_leaves_room_for_the_others<H: TransportHarness>(harness: &H) {
     const PREFETCH: usize = 4;
-    if !harness.capabilities().units {
-        return not_applicable::<H>("a topic has one ordering unit");
+    if !has::<H>(Capability::Units) {
+        return;
     }
     let (topic, log) = (harness.topic().await, Log::default());
     let member = subscription("reader", &topic).with_prefetch(PREFETCH);

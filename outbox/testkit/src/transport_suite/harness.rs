@@ -10,10 +10,14 @@ use outbox_contract::backend::Transport;
 
 /// Gives each test of the suite a transport and topics of its own.
 ///
-/// Only [`fresh`](Self::fresh), [`transport`](Self::transport) and [`topic`](Self::topic) are
-/// required. The harness owns everything that has to be cleaned up, and cleans it up when it is
-/// dropped.
+/// Every method without a default is required, and so is each that a [`Capability`] names, unless
+/// [`LACKS`](Self::LACKS) has it: without either, the properties that need it fail. The harness owns
+/// everything that has to be cleaned up, and cleans it up when it is dropped.
 pub trait TransportHarness: Send + Sync + Sized + 'static {
+    /// Capabilities that the transport lacks. The suite does not test the properties that need them.
+    /// Default: none.
+    const LACKS: &'static [Capability] = &[];
+
     /// Creates a transport for one test.
     fn fresh() -> impl Future<Output = Self> + Send;
 
@@ -21,7 +25,7 @@ pub trait TransportHarness: Send + Sync + Sized + 'static {
     fn transport(&self) -> Arc<dyn Transport>;
 
     /// Returns an unused topic, created on the broker if necessary, with at least two ordering
-    /// units unless [`Capabilities::units`] is false.
+    /// units unless [`Capability::Units`] is lacking.
     fn topic(&self) -> impl Future<Output = Topic> + Send;
 
     /// Returns the same broker as another process sees it: a transport with connections and memory
@@ -30,9 +34,21 @@ pub trait TransportHarness: Send + Sync + Sized + 'static {
         async { self.transport() }
     }
 
-    /// Returns the optional capabilities of this transport.
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
+    /// Returns a topic that does not exist on the broker, or that no queue receives. See
+    /// [`Capability::UnroutableTopic`].
+    fn unroutable_topic(&self) -> Topic {
+        missing(Capability::UnroutableTopic)
+    }
+
+    /// Returns a payload size, in bytes, that the transport always rejects. See
+    /// [`Capability::SizeLimit`].
+    fn too_large(&self) -> usize {
+        missing(Capability::SizeLimit)
+    }
+
+    /// Returns a large payload size, in bytes, that it accepts. Default 512 KiB.
+    fn large(&self) -> usize {
+        512 * 1024
     }
 
     /// Returns the span without deliveries after which the suite concludes that none will arrive.
@@ -50,81 +66,30 @@ pub trait TransportHarness: Send + Sync + Sized + 'static {
     }
 }
 
-/// Capabilities of a transport beyond the required ones, and parameters that the suite needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Something that not every transport has. Every property of the suite is tested unless
+/// [`TransportHarness::LACKS`] names what it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Capabilities {
-    /// A topic that does not exist on the broker, or that no queue receives. Default: none, and the
-    /// tests of such topics are skipped.
-    pub unroutable_topic: Option<Topic>,
-    /// A payload size, in bytes, that the transport always rejects. Default: none, and the tests of
-    /// such messages are skipped.
-    pub too_large: Option<usize>,
-    /// A large payload size, in bytes, that it accepts. Default 512 KiB.
-    pub large: usize,
-    /// A topic has several ordering units. Default: yes.
-    pub units: bool,
-    /// A part of a batch can be seen to have arrived while its publish is still under way. Default:
-    /// yes; no where a batch is sent as one, and may be complete before a member sees any of it.
-    pub in_parts: bool,
-    /// Units move from a living member to one that joins. Default: yes; no where a unit stays until
-    /// its owner leaves.
-    pub units_move: bool,
+pub enum Capability {
+    /// A topic may have no receivers: [`TransportHarness::unroutable_topic`].
+    UnroutableTopic,
+    /// A message may be too large: [`TransportHarness::too_large`].
+    SizeLimit,
+    /// A topic has several ordering units.
+    Units,
+    /// Units move from a living member to one that joins. Lacking where a unit stays until its owner
+    /// leaves.
+    MovingUnits,
+    /// A part of a batch can be seen to have arrived while its publish is still under way. Lacking
+    /// where a batch is sent as one, and may be complete before a member sees any of it.
+    BatchesInParts,
 }
 
-impl Capabilities {
-    /// Sets a topic without receivers.
-    #[must_use]
-    pub fn with_unroutable_topic(mut self, topic: Topic) -> Self {
-        self.unroutable_topic = Some(topic);
-        self
-    }
-
-    /// Sets a payload size, in bytes, that is always rejected.
-    #[must_use]
-    pub const fn with_too_large(mut self, bytes: usize) -> Self {
-        self.too_large = Some(bytes);
-        self
-    }
-
-    /// Sets a large payload size, in bytes, that is accepted.
-    #[must_use]
-    pub const fn with_large(mut self, bytes: usize) -> Self {
-        self.large = bytes;
-        self
-    }
-
-    /// Sets whether a topic has several ordering units.
-    #[must_use]
-    pub const fn with_units(mut self, units: bool) -> Self {
-        self.units = units;
-        self
-    }
-
-    /// Sets whether batches can be seen to arrive in parts.
-    #[must_use]
-    pub const fn with_in_parts(mut self, in_parts: bool) -> Self {
-        self.in_parts = in_parts;
-        self
-    }
-
-    /// Sets whether units move to members that join.
-    #[must_use]
-    pub const fn with_units_move(mut self, units_move: bool) -> Self {
-        self.units_move = units_move;
-        self
-    }
+/// Returns true if a harness does not lack this capability.
+pub(super) fn has<H: TransportHarness>(capability: Capability) -> bool {
+    !H::LACKS.contains(&capability)
 }
 
-impl Default for Capabilities {
-    fn default() -> Self {
-        Self {
-            unroutable_topic: None,
-            too_large: None,
-            large: 512 * 1024,
-            units: true,
-            in_parts: true,
-            units_move: true,
-        }
-    }
+fn missing<T>(capability: Capability) -> T {
+    panic!("implement the method of the harness that Capability::{capability:?} names, or add it to LACKS")
 }

@@ -9,8 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::receiver::{Log, Receiver, ids, stored_ids, subscription};
 use super::sender::{Sender, message};
-use super::{PATIENCE, TransportHarness};
-use crate::suite::not_applicable;
+use super::{Capability, PATIENCE, TransportHarness, has};
 
 /// Consumers do not take messages from each other.
 pub async fn two_consumers_each_get_everything<H: TransportHarness>(harness: &H) {
@@ -30,9 +29,8 @@ pub async fn two_consumers_each_get_everything<H: TransportHarness>(harness: &H)
 
 /// Members of a consumer work side by side, each unit with one of them.
 pub async fn members_share_the_units_and_each_unit_has_one_owner<H: TransportHarness>(harness: &H) {
-    let capabilities = harness.capabilities();
-    if !capabilities.units || !capabilities.units_move {
-        return not_applicable::<H>("units stay with their owner until it leaves, or there is only one");
+    if !has::<H>(Capability::Units) || !has::<H>(Capability::MovingUnits) {
+        return;
     }
     let (topic, log) = (harness.topic().await, Log::default());
     let other = harness.as_another_process().await;
@@ -160,8 +158,8 @@ pub async fn a_polite_stop_with_a_full_prefetch_loses_and_reorders_nothing<H: Tr
 /// A member that drains hears of a revocation before the end, and of none after it: *Ended* is the
 /// last word.
 pub async fn what_was_revoked_is_said_before_the_end<H: TransportHarness>(harness: &H) {
-    if !harness.capabilities().units_move {
-        return not_applicable::<H>("units stay with their owner until it leaves");
+    if !has::<H>(Capability::MovingUnits) {
+        return;
     }
     let (topic, log) = (harness.topic().await, Log::default());
     let sender = Sender::new(harness.transport());

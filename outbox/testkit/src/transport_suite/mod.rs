@@ -28,7 +28,8 @@ mod sender;
 
 use std::time::Duration;
 
-pub use harness::{Capabilities, TransportHarness};
+use harness::has;
+pub use harness::{Capability, TransportHarness};
 
 use crate::suite;
 

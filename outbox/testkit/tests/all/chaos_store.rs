@@ -13,7 +13,7 @@ use outbox_contract::{Admin, AdminExt, Message, Route, Store, StoreErrorKind, Tr
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::StoreCall;
 use outbox_testkit::chaos_store::{ChaosStore, CommitFault, StoreFault, StoreFaultRates};
-use outbox_testkit::store_suite::{Capabilities, StoreHarness};
+use outbox_testkit::store_suite::{Capability, StoreHarness};
 use tokio::time::{Instant, timeout};
 
 fn chaos(seed: u64) -> ChaosStore<MemoryStore> {
@@ -224,6 +224,16 @@ struct WithoutFaults(Arc<ChaosStore<MemoryStore>>);
 
 impl StoreHarness for WithoutFaults {
     type Store = ChaosStore<MemoryStore>;
+    const LACKS: &'static [Capability] = &[
+        Capability::Migrations,
+        Capability::OtherRetention,
+        Capability::ClockBack,
+        Capability::RefusedAudit,
+        Capability::LastPosition,
+        Capability::RestoredParked,
+        Capability::SpoiledParked,
+        Capability::ReleaseByHand,
+    ];
 
     async fn fresh() -> Self {
         let store = MemoryStore::builder().history(Duration::from_secs(3_600)).build();
@@ -236,10 +246,6 @@ impl StoreHarness for WithoutFaults {
 
     fn max_time(&self) -> Duration {
         Duration::from_secs(366 * 24 * 3_600)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::default().with_migrations(false)
     }
 }
 

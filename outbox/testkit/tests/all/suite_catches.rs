@@ -128,8 +128,8 @@ catches! { fresh_with:
         ForgetsAttempts, operators::a_discarded_key_flows_again;
     the_suite_catches_parked_messages_that_are_counted_as_pending:
         CountsParkedTwice, upkeep::the_backlog_counts_everything_by_its_name;
-    the_suite_catches_verbs_that_are_never_invalid:
-        AllowsEveryVerb, operators::verbs_on_a_key_that_flows_are_invalid;
+    the_suite_catches_admin_operations_that_are_never_invalid:
+        AllowsEveryVerb, operators::admin_operations_on_a_key_that_flows_are_invalid;
     the_suite_catches_a_deduplication_that_is_no_part_of_the_transaction:
         DeduplicatesOutside, inbox::a_deduplication_that_was_rolled_back_never_was;
     the_suite_catches_a_deduplication_that_looks_at_no_backlog:
@@ -164,8 +164,8 @@ catches! { fresh_with:
         BelievesEveryEnd, upkeep::a_route_whose_relay_lives_implausibly_long_is_found;
     the_suite_catches_parked_messages_that_are_forgotten_when_nobody_serves_their_route:
         ForgetsUnserved, upkeep::a_route_whose_messages_are_all_parked_is_found_when_nobody_serves_it;
-    the_suite_catches_a_bell_that_does_not_ring:
-        KeepsSilent, upkeep::the_bell_rings_at_append_and_at_commit;
+    the_suite_catches_wakeups_that_do_not_come:
+        KeepsSilent, upkeep::an_append_and_a_commit_wake_the_relays_of_the_process;
 }
 
 catches! { striped_with:

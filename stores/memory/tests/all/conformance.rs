@@ -6,7 +6,7 @@ use std::time::Duration;
 use outbox_contract::Timestamp;
 use outbox_store_memory::{MemoryStore, MemoryStoreBuilder};
 use outbox_testkit::TestClock;
-use outbox_testkit::store_suite::{Capabilities, StoreHarness};
+use outbox_testkit::store_suite::{Capability, StoreHarness};
 
 const HISTORY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -38,6 +38,14 @@ macro_rules! on {
 
             impl StoreHarness for Subject {
                 type Store = MemoryStore;
+                const LACKS: &'static [Capability] = &[
+                    Capability::Migrations,
+                    Capability::OtherRetention,
+                    Capability::RefusedAudit,
+                    Capability::LastPosition,
+                    Capability::SpoiledParked,
+                    Capability::ReleaseByHand,
+                ];
 
                 async fn fresh() -> Self {
                     Self(Clocked::new($mode))
@@ -47,23 +55,16 @@ macro_rules! on {
                     Arc::clone(&self.0.store)
                 }
 
-                async fn set_clock_back(&self, by: Duration) -> bool {
+                async fn set_clock_back(&self, by: Duration) {
                     self.0.clock.set_back(by);
-                    true
                 }
 
-                async fn restore_parked(&self) -> bool {
+                async fn restore_parked(&self) {
                     self.0.restore_parked();
-                    true
                 }
 
                 fn max_time(&self) -> Duration {
                     Duration::from_secs(366 * 24 * 3_600)
-                }
-
-                /// Nothing can be missing from memory, so there is nothing to migrate.
-                fn capabilities(&self) -> Capabilities {
-                    Capabilities::default().with_migrations(false)
                 }
             }
 

@@ -3,10 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::backend::rules::options::StoreOptions;
 use outbox_store_memory::{MemoryStore, MemoryTx};
 use outbox_testkit::inbox_suite::{Effect, EffectError, Effects, InboxHarness};
-use outbox_testkit::store_suite::StoreHarness;
+use outbox_testkit::store_suite::{Capability, StoreHarness};
 
 /// Effects that happen at the very instant of the commit.
 #[derive(Clone, Default)]
@@ -33,6 +32,7 @@ macro_rules! on {
 
             impl StoreHarness for Subject {
                 type Store = MemoryStore;
+                const LACKS: &'static [Capability] = &[Capability::TransactionLimit];
 
                 async fn fresh() -> Self {
                     Self(Arc::new($builder.history(Duration::from_secs(3_600)).build()))
@@ -48,10 +48,6 @@ macro_rules! on {
 
                 async fn effects(&self) -> Ledger {
                     Ledger::default()
-                }
-
-                fn handled_ids_max_age(&self) -> Option<Duration> {
-                    Some(StoreOptions::default().handled_ids_max_age)
                 }
             }
 

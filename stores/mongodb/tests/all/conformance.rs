@@ -8,7 +8,7 @@ use futures_util::TryStreamExt;
 use mongodb::bson::{Document, doc};
 use outbox_servers::{MongoDb, MongoDbServer, OrSkip};
 use outbox_store_mongodb::{MongoDbOptions, MongoDbStore};
-use outbox_testkit::store_suite::StoreHarness;
+use outbox_testkit::store_suite::{Capability, StoreHarness};
 
 async fn open(url: &str) -> Arc<MongoDbStore> {
     open_with(url, MongoDbOptions::default()).await
@@ -30,6 +30,7 @@ struct Subject {
 
 impl StoreHarness for Subject {
     type Store = MongoDbStore;
+    const LACKS: &'static [Capability] = &[Capability::LastPosition];
 
     async fn fresh() -> Self {
         let server = MongoDb::newest().shared().expect("it was there when it was asked for");
@@ -45,22 +46,21 @@ impl StoreHarness for Subject {
         open(&self.url).await
     }
 
-    async fn as_another_process_that_keeps_ids(&self, kept: Duration) -> Option<Arc<MongoDbStore>> {
+    async fn as_another_process_that_keeps_ids(&self, kept: Duration) -> Arc<MongoDbStore> {
         let mut options = MongoDbOptions::default();
         options.handled_ids_kept = kept;
-        Some(open_with(&self.url, options).await)
+        open_with(&self.url, options).await
+    }
+
+    async fn refuse_audit(&self) {
+        let database = self.store.client().default_database().expect("the URL names a database");
+        let never = doc! { "collMod": "outbox_audit", "validator": { "never": { "$exists": true } } };
+        database.run_command(never).await.expect("the collection is there");
     }
 
     /// The server's clock is not the tests' own: the ends of lives, leases and roles are moved
     /// instead.
-    async fn refuse_audit(&self) -> bool {
-        let database = self.store.client().default_database().expect("the URL names a database");
-        let never = doc! { "collMod": "outbox_audit", "validator": { "never": { "$exists": true } } };
-        database.run_command(never).await.expect("the collection is there");
-        true
-    }
-
-    async fn set_clock_back(&self, by: Duration) -> bool {
+    async fn set_clock_back(&self, by: Duration) {
         let by = i64::try_from(by.as_micros()).expect("not that long");
         let database = self.store.client().default_database().expect("the URL names a database");
         let routes = database.collection::<Document>("outbox_route");
@@ -80,10 +80,9 @@ impl StoreHarness for Subject {
             .update_many(doc! {}, doc! { "$inc": { "expires_at": by } })
             .await
             .expect("roles can be written");
-        true
     }
 
-    async fn restore_parked(&self) -> bool {
+    async fn restore_parked(&self) {
         let database = self.store.client().default_database().expect("the URL names a database");
         let parked = database.collection::<Document>("outbox_parked");
         let found = parked.find(doc! {}).await.expect("parked messages can be read");
@@ -98,23 +97,20 @@ impl StoreHarness for Subject {
             let hot = database.collection::<Document>("outbox_message");
             hot.insert_one(row).await.expect("messages can be written");
         }
-        true
     }
 
-    async fn spoil_parked(&self, topic: &str) -> bool {
+    async fn spoil_parked(&self, topic: &str) {
         let database = self.store.client().default_database().expect("the URL names a database");
         let parked = database.collection::<Document>("outbox_parked");
         let spoil = doc! { "$set": { "headers": "x" } };
         parked.update_many(doc! { "topic": topic }, spoil).await.expect("messages can be written");
-        true
     }
 
-    async fn release_by_hand(&self) -> bool {
+    async fn release_by_hand(&self) {
         let database = self.store.client().default_database().expect("the URL names a database");
         let keys = database.collection::<Document>("outbox_key");
         let release = doc! { "$set": { "held": false } };
         keys.update_many(doc! {}, release).await.expect("keys can be written");
-        true
     }
 
     async fn age_handled_ids(&self, by: Duration) {

@@ -11,7 +11,7 @@ use mongodb::{ClientSession, Collection, Database};
 use outbox_servers::{MongoDb, MongoDbServer, OrSkip};
 use outbox_store_mongodb::{MongoDbOptions, MongoDbStore};
 use outbox_testkit::inbox_suite::{Effect, EffectError, Effects, InboxHarness};
-use outbox_testkit::store_suite::StoreHarness;
+use outbox_testkit::store_suite::{Capability, StoreHarness};
 
 async fn open(url: &str) -> Arc<MongoDbStore> {
     let mut options = MongoDbOptions::default();
@@ -72,6 +72,7 @@ struct Subject {
 
 impl StoreHarness for Subject {
     type Store = MongoDbStore;
+    const LACKS: &'static [Capability] = &[Capability::ExpiredIds, Capability::TransactionLimit];
 
     async fn fresh() -> Self {
         let server = MongoDb::newest().shared().expect("it was there when it was asked for");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outbox_servers::{Galera, MariaDb, Missing, MySql, MySqlServer, OrSkip};
 use outbox_store_mysql::{MySqlOptions, MySqlStore};
-use outbox_testkit::store_suite::StoreHarness;
+use outbox_testkit::store_suite::{Capability, StoreHarness};
 
 /// A test runs as long as it has to, on however slow a machine.
 async fn open(url: &str) -> Arc<MySqlStore> {
@@ -59,6 +59,7 @@ macro_rules! on {
 
             impl StoreHarness for Subject {
                 type Store = MySqlStore;
+                const LACKS: &'static [Capability] = &[Capability::LastPosition];
 
                 async fn fresh() -> Self {
                     let server = $wish.shared().expect("it was there when it was asked for");
@@ -74,39 +75,34 @@ macro_rules! on {
                     open(&self.url).await
                 }
 
-                async fn as_another_process_that_keeps_ids(&self, kept: Duration) -> Option<Arc<MySqlStore>> {
+                async fn as_another_process_that_keeps_ids(&self, kept: Duration) -> Arc<MySqlStore> {
                     let mut options = MySqlOptions::default();
                     options.handled_ids_kept = kept;
-                    Some(open_with(&self.url, options).await)
+                    open_with(&self.url, options).await
                 }
 
-                async fn set_clock_back(&self, by: Duration) -> bool {
+                async fn set_clock_back(&self, by: Duration) {
                     lease_longer(&self.store, by).await;
-                    true
                 }
 
-                async fn refuse_audit(&self) -> bool {
+                async fn refuse_audit(&self) {
                     let away = sqlx::query("alter table outbox_audit rename to outbox_away");
                     away.execute(self.store.pool()).await.expect("the table is there");
-                    true
                 }
 
-                async fn restore_parked(&self) -> bool {
+                async fn restore_parked(&self) {
                     restore_parked(&self.store).await;
-                    true
                 }
 
-                async fn spoil_parked(&self, topic: &str) -> bool {
+                async fn spoil_parked(&self, topic: &str) {
                     let spoil = sqlx::query("update outbox_parked set headers = 'x' where topic = ?")
                         .bind(topic.as_bytes());
                     spoil.execute(self.store.pool()).await.expect("the table is there");
-                    true
                 }
 
-                async fn release_by_hand(&self) -> bool {
+                async fn release_by_hand(&self) {
                     let release = sqlx::query("update outbox_key set held = false");
                     release.execute(self.store.pool()).await.expect("the table is there");
-                    true
                 }
 
                 async fn age_handled_ids(&self, by: Duration) {

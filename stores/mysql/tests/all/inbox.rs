@@ -7,7 +7,7 @@ use std::time::Duration;
 use outbox_servers::{MariaDb, MySql, MySqlServer, OrSkip};
 use outbox_store_mysql::{MySqlOptions, MySqlStore};
 use outbox_testkit::inbox_suite::{Effect, EffectError, Effects, InboxHarness};
-use outbox_testkit::store_suite::StoreHarness;
+use outbox_testkit::store_suite::{Capability, StoreHarness};
 use sqlx::{MySqlConnection, MySqlPool};
 
 /// A test runs as long as it has to, on however slow a machine.
@@ -52,6 +52,7 @@ macro_rules! on {
 
             impl StoreHarness for Subject {
                 type Store = MySqlStore;
+                const LACKS: &'static [Capability] = &[Capability::ExpiredIds];
 
                 async fn fresh() -> Self {
                     let server = $wish.shared().expect("it was there when it was asked for");

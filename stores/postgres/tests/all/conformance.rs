@@ -79,49 +79,40 @@ macro_rules! on {
                     open(&self.url).await
                 }
 
-                async fn as_another_process_that_keeps_ids(
-                    &self,
-                    kept: Duration,
-                ) -> Option<Arc<PostgresStore>> {
+                async fn as_another_process_that_keeps_ids(&self, kept: Duration) -> Arc<PostgresStore> {
                     let mut options = PostgresOptions::default();
                     options.handled_ids_kept = kept;
-                    Some(open_with(&self.url, options).await)
+                    open_with(&self.url, options).await
                 }
 
-                async fn set_clock_back(&self, by: Duration) -> bool {
+                async fn set_clock_back(&self, by: Duration) {
                     lease_longer(&self.store, by).await;
-                    true
                 }
 
-                async fn refuse_audit(&self) -> bool {
+                async fn refuse_audit(&self) {
                     let away = sqlx::query("alter table outbox_audit rename to outbox_away");
                     away.execute(self.store.pool()).await.expect("the table is there");
-                    true
                 }
 
-                async fn set_last_position(&self, last: i64) -> bool {
+                async fn set_last_position(&self, last: i64) {
                     let set =
                         sqlx::query("select setval('outbox_message_position', $1 + 1, false)").bind(last);
                     set.execute(self.store.pool()).await.expect("the sequence is there");
-                    true
                 }
 
-                async fn restore_parked(&self) -> bool {
+                async fn restore_parked(&self) {
                     restore_parked(&self.store).await;
-                    true
                 }
 
-                async fn spoil_parked(&self, topic: &str) -> bool {
+                async fn spoil_parked(&self, topic: &str) {
                     let spoil =
                         sqlx::query("update outbox_parked set headers = 'x' where topic = $1").bind(topic);
                     spoil.execute(self.store.pool()).await.expect("the table is there");
-                    true
                 }
 
-                async fn release_by_hand(&self) -> bool {
+                async fn release_by_hand(&self) {
                     let release = sqlx::query("update outbox_key set held = false");
                     release.execute(self.store.pool()).await.expect("the table is there");
-                    true
                 }
 
                 async fn age_handled_ids(&self, by: Duration) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use outbox_servers::{OrSkip, Postgres, PostgresServer};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use outbox_testkit::inbox_suite::{Effect, EffectError, Effects, InboxHarness};
-use outbox_testkit::store_suite::StoreHarness;
+use outbox_testkit::store_suite::{Capability, StoreHarness};
 use sqlx::{PgConnection, PgPool};
 
 async fn open(url: &str) -> Arc<PostgresStore> {
@@ -50,6 +50,7 @@ macro_rules! on {
 
             impl StoreHarness for Subject {
                 type Store = PostgresStore;
+                const LACKS: &'static [Capability] = &[Capability::ExpiredIds];
 
                 async fn fresh() -> Self {
                     let server = $wish.shared().expect("it was there when it was asked for");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outbox_store_sqlite::{SqliteOptions, SqliteStore};
 use outbox_testkit::inbox_suite::{Effect, EffectError, Effects, InboxHarness};
-use outbox_testkit::store_suite::StoreHarness;
+use outbox_testkit::store_suite::{Capability, StoreHarness};
 use sqlx::{SqliteConnection, SqlitePool};
 use tempfile::TempDir;
 
@@ -20,6 +20,7 @@ struct Table(SqlitePool);
 
 impl StoreHarness for File {
     type Store = SqliteStore;
+    const LACKS: &'static [Capability] = &[Capability::ExpiredIds];
 
     async fn fresh() -> Self {
         let directory = tempfile::tempdir().expect("a directory can be made");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use outbox_contract::Topic;
 use outbox_contract::backend::Transport;
 use outbox_servers::{Kafka as Server, KafkaServer, Missing};
-use outbox_testkit::transport_suite::{Capabilities, TransportHarness};
+use outbox_testkit::transport_suite::{Capability, TransportHarness};
 use outbox_transport_kafka::{GroupProtocol, KafkaTransport};
 
 struct Kafka<const CONSUMER: bool> {
@@ -28,6 +28,8 @@ impl<const CONSUMER: bool> Kafka<CONSUMER> {
 }
 
 impl<const CONSUMER: bool> TransportHarness for Kafka<CONSUMER> {
+    const LACKS: &'static [Capability] = &[Capability::BatchesInParts];
+
     async fn fresh() -> Self {
         let broker = Server::newest().shared().unwrap();
         let transport = Self::build(&broker);
@@ -46,9 +48,12 @@ impl<const CONSUMER: bool> TransportHarness for Kafka<CONSUMER> {
         crate::support::fresh_topic(&self.broker.url(), 4, &[]).await
     }
 
-    fn capabilities(&self) -> Capabilities {
-        let nowhere = Topic::new("not-on-the-broker").unwrap();
-        Capabilities::default().with_unroutable_topic(nowhere).with_too_large(1_100_000).with_in_parts(false)
+    fn unroutable_topic(&self) -> Topic {
+        Topic::new("not-on-the-broker").unwrap()
+    }
+
+    fn too_large(&self) -> usize {
+        1_100_000
     }
 
     fn skipped() -> Option<String> {

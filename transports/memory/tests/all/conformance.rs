@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use outbox_contract::Topic;
 use outbox_contract::backend::Transport;
-use outbox_testkit::transport_suite::{Capabilities, TransportHarness};
+use outbox_testkit::transport_suite::TransportHarness;
 use outbox_transport_memory::{MemoryTransport, MemoryTransportBuilder};
 
 const LIMIT: usize = 1024 * 1024;
@@ -38,9 +38,12 @@ impl<const ENQUEUED: bool> TransportHarness for Memory<ENQUEUED> {
         Topic::new(format!("topic-{}", self.topics.fetch_add(1, Ordering::Relaxed))).unwrap()
     }
 
-    fn capabilities(&self) -> Capabilities {
-        let nobody = Topic::new("nobody-subscribes-to-this").unwrap();
-        Capabilities::default().with_unroutable_topic(nobody).with_too_large(LIMIT)
+    fn unroutable_topic(&self) -> Topic {
+        Topic::new("nobody-subscribes-to-this").unwrap()
+    }
+
+    fn too_large(&self) -> usize {
+        LIMIT
     }
 
     fn quiet(&self) -> Duration {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use outbox_contract::Topic;
 use outbox_contract::backend::Transport;
 use outbox_servers::{OrSkip, RabbitMq};
-use outbox_testkit::transport_suite::{Capabilities, TransportHarness};
+use outbox_testkit::transport_suite::{Capability, TransportHarness};
 use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
 
 const LIMIT: usize = 1024 * 1024;
@@ -28,6 +28,12 @@ fn transport(url: &str, partitions: u32) -> Arc<dyn Transport> {
 }
 
 impl<const PARTITIONS: u32> TransportHarness for Rabbit<PARTITIONS> {
+    const LACKS: &'static [Capability] = if PARTITIONS > 1 {
+        &[Capability::MovingUnits]
+    } else {
+        &[Capability::MovingUnits, Capability::Units]
+    };
+
     async fn fresh() -> Self {
         let server = tokio::task::spawn_blocking(|| RabbitMq::newest().shared().unwrap().fresh_vhost());
         let url = server.await.unwrap();
@@ -46,12 +52,12 @@ impl<const PARTITIONS: u32> TransportHarness for Rabbit<PARTITIONS> {
         transport(&self.url, PARTITIONS)
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
-            .with_unroutable_topic(Topic::new("nobody-subscribes-to-this").unwrap())
-            .with_too_large(LIMIT)
-            .with_units(PARTITIONS > 1)
-            .with_units_move(false)
+    fn unroutable_topic(&self) -> Topic {
+        Topic::new("nobody-subscribes-to-this").unwrap()
+    }
+
+    fn too_large(&self) -> usize {
+        LIMIT
     }
 
     fn skipped() -> Option<String> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use outbox_contract::Topic;
 use outbox_contract::backend::Transport;
 use outbox_servers::{Missing, Redis, RedisCluster, RedisClusterServer, RedisServer};
-use outbox_testkit::transport_suite::{Capabilities, TransportHarness};
+use outbox_testkit::transport_suite::{Capability, TransportHarness};
 use outbox_transport_redis::{RedisTransport, RedisTransportBuilder};
 
 const LIMIT: usize = 1024 * 1024;
@@ -40,6 +40,8 @@ fn builder(url: &str, prefix: &str) -> RedisTransportBuilder {
 }
 
 impl<V: Version> TransportHarness for On<V> {
+    const LACKS: &'static [Capability] = &[Capability::BatchesInParts];
+
     async fn fresh() -> Self {
         let server = V::wish().shared().unwrap();
         let (url, prefix) = (server.url(), server.fresh_prefix());
@@ -61,9 +63,12 @@ impl<V: Version> TransportHarness for On<V> {
         Arc::new(builder(&self.url, &self.prefix).build().unwrap())
     }
 
-    fn capabilities(&self) -> Capabilities {
-        let nobody = Topic::new("nobody made this").unwrap();
-        Capabilities::default().with_unroutable_topic(nobody).with_too_large(LIMIT + 1).with_in_parts(false)
+    fn unroutable_topic(&self) -> Topic {
+        Topic::new("nobody made this").unwrap()
+    }
+
+    fn too_large(&self) -> usize {
+        LIMIT + 1
     }
 
     fn skipped() -> Option<String> {
@@ -134,6 +139,8 @@ impl OnCluster {
 }
 
 impl TransportHarness for OnCluster {
+    const LACKS: &'static [Capability] = &[Capability::BatchesInParts];
+
     async fn fresh() -> Self {
         let cluster = RedisCluster::newest().shared().unwrap();
         let (url, prefix) = (cluster.url(), cluster.fresh_prefix());
@@ -155,9 +162,12 @@ impl TransportHarness for OnCluster {
         Arc::new(Self::transport_to(&self.url, &self.prefix))
     }
 
-    fn capabilities(&self) -> Capabilities {
-        let nobody = Topic::new("nobody made this").unwrap();
-        Capabilities::default().with_unroutable_topic(nobody).with_too_large(LIMIT + 1).with_in_parts(false)
+    fn unroutable_topic(&self) -> Topic {
+        Topic::new("nobody made this").unwrap()
+    }
+
+    fn too_large(&self) -> usize {
+        LIMIT + 1
     }
 
     fn skipped() -> Option<String> {

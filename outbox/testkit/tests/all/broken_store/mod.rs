@@ -17,7 +17,7 @@ use outbox_contract::{
 };
 use outbox_store_memory::{MemoryStore, MemoryStoreBuilder, MemoryTx};
 use outbox_testkit::TestClock;
-use outbox_testkit::store_suite::{Capabilities, StoreHarness};
+use outbox_testkit::store_suite::StoreHarness;
 
 mod admin;
 mod bug;
@@ -61,16 +61,11 @@ impl StoreHarness for Broken {
         Arc::clone(&self.0)
     }
 
-    async fn set_clock_back(&self, by: Duration) -> bool {
+    async fn set_clock_back(&self, by: Duration) {
         // To believe every end is as if no clock had been set back.
         if !self.0.has(Bug::BelievesEveryEnd) {
             self.0.clock.set_back(by);
         }
-        true
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::default().with_migrations(false)
     }
 }
 

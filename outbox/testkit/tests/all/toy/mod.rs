@@ -9,15 +9,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use outbox_contract::{Topic, Transport};
-use outbox_testkit::{store_suite, transport_suite};
+use outbox_testkit::store_suite::{Capability, StoreHarness};
+use outbox_testkit::transport_suite::TransportHarness;
 use store::ToyStore;
 use transport::ToyTransport;
 
 // ANCHOR: store_harness
 struct Store(Arc<ToyStore>);
 
-impl store_suite::StoreHarness for Store {
+impl StoreHarness for Store {
     type Store = ToyStore;
+    const LACKS: &'static [Capability] = &[
+        Capability::History,
+        Capability::Migrations,
+        Capability::OtherRetention,
+        Capability::ClockBack,
+        Capability::RefusedAudit,
+        Capability::LastPosition,
+        Capability::RestoredParked,
+        Capability::SpoiledParked,
+        Capability::ReleaseByHand,
+    ];
 
     async fn fresh() -> Self {
         Self(Arc::new(ToyStore::new()))
@@ -30,10 +42,6 @@ impl store_suite::StoreHarness for Store {
     fn max_time(&self) -> Duration {
         Duration::from_secs(366 * 24 * 3_600)
     }
-
-    fn capabilities(&self) -> store_suite::Capabilities {
-        store_suite::Capabilities::default().with_history(false).with_migrations(false)
-    }
 }
 
 mod the_store {
@@ -45,7 +53,7 @@ mod the_store {
 // ANCHOR: transport_harness
 struct Broker(ToyTransport, AtomicUsize);
 
-impl transport_suite::TransportHarness for Broker {
+impl TransportHarness for Broker {
     async fn fresh() -> Self {
         Self(ToyTransport::default(), AtomicUsize::new(0))
     }
@@ -60,9 +68,12 @@ impl transport_suite::TransportHarness for Broker {
         topic
     }
 
-    fn capabilities(&self) -> transport_suite::Capabilities {
-        let unknown = Topic::new("nobody-created-this").unwrap();
-        transport_suite::Capabilities::default().with_unroutable_topic(unknown).with_too_large(1024 * 1024)
+    fn unroutable_topic(&self) -> Topic {
+        Topic::new("nobody-created-this").unwrap()
+    }
+
+    fn too_large(&self) -> usize {
+        1024 * 1024
     }
 
     fn quiet(&self) -> Duration {

@@ -10,10 +10,9 @@ use outbox_contract::backend::{
     TransportLayer, Unit,
 };
 use outbox_contract::{Consumer, Topic, TransportError, async_trait};
-use outbox_testkit::transport_suite::Capabilities;
 use outbox_transport_memory::MemoryTransport;
 
-const LIMIT: usize = 1024 * 1024;
+pub(crate) const LIMIT: usize = 1024 * 1024;
 
 /// The broken promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,11 +69,6 @@ impl BrokenHarness {
 
     pub(crate) fn topic(&self) -> Topic {
         Topic::new(format!("topic-{}", self.topics.fetch_add(1, Ordering::Relaxed))).unwrap()
-    }
-
-    pub(crate) fn capabilities(&self) -> Capabilities {
-        let nobody = Topic::new("nobody-subscribes-to-this").unwrap();
-        Capabilities::default().with_unroutable_topic(nobody).with_too_large(LIMIT)
     }
 }
 

@@ -6,7 +6,7 @@
 mod broken;
 
 use outbox_testkit::transport_suite::{
-    self, Capabilities, TransportHarness, acknowledge, fidelity, flow, members, order, outcome,
+    self, TransportHarness, acknowledge, fidelity, flow, members, order, outcome,
 };
 
 macro_rules! caught {
@@ -30,8 +30,12 @@ macro_rules! caught {
                     self.0.topic()
                 }
 
-                fn capabilities(&self) -> Capabilities {
-                    self.0.capabilities()
+                fn unroutable_topic(&self) -> outbox_contract::Topic {
+                    outbox_contract::Topic::new("nobody-subscribes-to-this").unwrap()
+                }
+
+                fn too_large(&self) -> usize {
+                    broken::LIMIT
                 }
             }
 
