@@ -161,7 +161,7 @@ pub(crate) fn of_unreachable(route: &Route, ownership: &Ownership) -> Option<Fin
         Finding::new(
             "unreachable",
             format!("route {route}: the broker is unavailable to {relays} {}", named(&away)),
-            "start the broker, or correct its address where the relay runs; `outbox doctor` checks it from here",
+            "the log and /health of the relay name the cause: the broker is down, full, or refuses its user; `outbox doctor` checks it from here",
         )
     })
 }

@@ -129,14 +129,15 @@ pub(crate) fn builder(app: &App, store: &std::sync::Arc<dyn Database>) -> Result
 async fn stop(app: &App, relay: RelayHandle, signals: &mut Signals) -> Outcome {
     let within = app.settings.stop_within;
     remark("stopping: finishing the messages in flight; a second signal ends the relay at once");
-    let observer = relay.observer().clone();
+    let (observer, began) = (relay.observer().clone(), Instant::now());
     tokio::select! {
         drained = relay.stop(within) => {
             let delivered = observer.stats().delivered;
             if !drained {
                 return Err(Failed::error(format!(
-                    "not drained within {within:?}: what was in flight is sent again by the next relay; \
-                     nothing is lost"
+                    "not drained: gave up after {:.1?} (limit {within:?}), because the database or the broker \
+                     did not answer; what was in flight is sent again by the next relay; nothing is lost",
+                    began.elapsed()
                 )));
             }
             let text = format!("drained and stopped; {} delivered", count(delivered, "message"));

@@ -118,6 +118,9 @@ fn a_relay_that_does_not_reach_its_broker_is_found() {
     let text = findings[0]["text"].as_str().unwrap();
     let begin = "route default: the broker is unavailable to the relay shop-relay (for over ";
     assert!(text.starts_with(begin) && text.ends_with("s)"), "{text}");
+    // It may be full, or refuse the relay: only the relay knows.
+    let remedy = findings[0]["remedy"].as_str().unwrap();
+    assert!(remedy.contains("/health") && remedy.contains("full"), "{remedy}");
     outbox.publish(&["orders", "--key", "a"]);
     let story = outbox.run(&["explain", "orders", "a"]).ends(FINDINGS).object();
     assert_eq!(story["state"], "waits");

@@ -1,8 +1,11 @@
 //! SIGTERM and SIGINT, at each step of a program that stays.
 
+use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 
 use outbox_servers::{OrSkip, Redis};
+use sqlx::{Connection, Executor};
 
 use crate::daemon::received;
 use crate::outbox::{DONE, Daemon, FAILED, FINDINGS, INTERRUPTED, Outbox, until};
@@ -78,6 +81,27 @@ fn a_signal_ends_a_relay_with_messages_in_flight() {
         let came = received(&redis.url(), &topic, 1);
         assert!(came.iter().all(|(_, data)| data == "2"), "{signals:?}: {came:?}");
     }
+}
+
+/// The limit is not what ended it.
+#[test]
+fn a_relay_that_can_not_drain_says_how_long_it_tried() {
+    let outbox = Outbox { transport: Some("redis://127.0.0.1:1".to_owned()), ..Outbox::sqlite() };
+    let impatient = ["--set", "sqlite.busy_timeout=200ms", "--set", "relay.store_timeout=500ms"];
+    let mut command = outbox.command(&[&["relay", "--stop-within", "1h"][..], &impatient].concat());
+    let mut relay = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(relay.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().contains("started"));
+    // The relay can't write any more, and so can't give its leases back.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut writer = runtime.block_on(sqlx::SqliteConnection::connect(&outbox.store)).unwrap();
+    runtime.block_on(writer.execute("begin immediate")).unwrap();
+    assert!(Command::new("kill").args(["-TERM", &relay.id().to_string()]).status().unwrap().success());
+    let ended = relay.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), FAILED, "{said}");
+    let last = said.lines().find(|line| line.starts_with("outbox: not drained")).unwrap();
+    assert!(last.contains("gave up after ") && last.contains("s (limit 3600s)"), "{last}");
 }
 
 /// A timer must not take a run that was ended for one that has sent everything.
