@@ -141,7 +141,7 @@ impl Server {
             (Wire::Cluster(Arc::new(nodes)), said)
         } else {
             let mut one = plain(seed).await?;
-            let said = one.send_packed_commands(&hello, 0, hello.len()).await?;
+            let said = one.send_packed_commands(&hello, 0, hello.len()).await.map_err(Error::connecting)?;
             (Wire::One(one), vec![said])
         };
         for answers in &said {
@@ -205,7 +205,7 @@ impl Connection {
 /// cut reads that are meant to wait.
 pub(crate) async fn plain(client: &Client) -> Result<MultiplexedConnection, Error> {
     let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
+    client.get_multiplexed_async_connection_with_config(&config).await.map_err(Error::connecting)
 }
 
 /// One connection that several share, made anew after it was in doubt.

@@ -30,6 +30,8 @@ pub(crate) struct Error {
 
 /// Beginning of what is said of an open connection.
 const LOST: &str = "the connection to redis was lost: ";
+/// Stands for the first word of an answer that has none.
+const MAX_CLIENTS: &str = "max number of clients";
 const MOVED: &str = "this cluster node does not serve the slot; build the transport with cluster(), which follows slots by itself";
 
 const MOVING: &str = "the slot is being migrated; publishing continues afterwards; check CLUSTER NODES for a migration that is stuck";
@@ -134,6 +136,13 @@ const REFUSALS: &[(&str, &str, Reach, TransportErrorKind, &str)] = {
             Invalid,
             "another type of value is stored under this key; choose another prefix",
         ),
+        (
+            MAX_CLIENTS,
+            "connection-limit",
+            Route,
+            Unavailable,
+            "raise maxclients, or find the clients that leave connections open (CLIENT LIST)",
+        ),
         ("MOVED", "cluster", Route, Unavailable, MOVED),
         ("ASK", "cluster-moving", Topic, Unavailable, MOVING),
         ("CROSSSLOT", "cluster", Route, Unsupported, MOVED),
@@ -149,6 +158,7 @@ impl Error {
         let code = cause.split_whitespace().next().unwrap_or_default();
         // An ACL refusal within a script lacks the usual first word of the error.
         let code = if said.contains("ACL failure in script") { "NOPERM" } else { code };
+        let code = if said.contains("max number of clients") { MAX_CLIENTS } else { code };
         let row = REFUSALS.iter().find(|row| row.0 == code);
         let (_, class, reach, kind, remedy) = row.copied().unwrap_or((
             "",
@@ -221,6 +231,19 @@ impl Error {
             Reach::Topic => Self { reach: Reach::Route, ..self },
             Reach::Route | Reach::Closed => self,
         }
+    }
+
+    /// Creates the error of an attempt to connect. A server that takes no more connections says so
+    /// and closes them, and the client may only see that it was closed.
+    pub(crate) fn connecting(error: RedisError) -> Self {
+        let is_closed = error.is_connection_dropped() && !error.is_connection_refusal();
+        let failed = Self::from(error).while_connecting();
+        if !is_closed {
+            return failed;
+        }
+        let words = failed.words
+            + "; a server that closes new connections may have reached maxclients (INFO clients), or require TLS (rediss://)";
+        Self { words, ..failed }
     }
 
     pub(crate) fn outcome(&self) -> Outcome {

@@ -1,6 +1,7 @@
 //! Refusals of Redis, and who is told what.
 
 use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,6 +49,22 @@ async fn a_wrong_password_is_named_and_never_shown() {
     deliver(&right, &messages).await;
     let wrong = at("redis://:right-password@", &prefix).build();
     assert!(wrong.is_err_and(|error| !error.to_string().contains("right-password")));
+}
+
+/// The server closes what is one connection too many, and does not always get to say why.
+#[tokio::test]
+async fn a_server_that_has_no_connection_left_is_named() {
+    let Some(server) = Redis::newest().start().or_skip() else { return };
+    let transport = at(&server.url(), &server.fresh_prefix()).build().unwrap();
+    server.cli(&["CONFIG", "SET", "maxclients", "1"]);
+    let mut other = std::net::TcpStream::connect(server.url().replace("redis://", "")).unwrap();
+    other.write_all(b"PING\r\n").unwrap();
+    other.read_exact(&mut [0; b"+PONG\r\n".len()]).unwrap();
+    let (kind, words) = checked(&transport).await;
+    assert_eq!(kind, TransportErrorKind::Unavailable, "{words}");
+    assert!(words.contains("maxclients"), "{words}");
+    drop(other);
+    until("the connection is free", || async { transport.check().await.is_ok() }).await;
 }
 
 #[tokio::test]
