@@ -122,11 +122,16 @@ impl Fault {
     /// Creates the error of a question, or of a channel or connection that the broker ended by
     /// itself.
     pub(crate) fn asking(what: impl fmt::Display, error: lapin::Error) -> Self {
-        let said = match error.kind() {
-            ErrorKind::ProtocolError(cause) => Some(cause.get_id()),
-            _ => None,
+        let (said, text) = match error.kind() {
+            ErrorKind::ProtocolError(cause) => (Some(cause.get_id()), cause.get_message().as_str()),
+            _ => (None, ""),
         };
         let (kind, class, remedy) = match said {
+            Some(530) if text.contains("limit") => (
+                TransportErrorKind::Unavailable,
+                "channel-limit",
+                "the user has reached a limit; raise it (rabbitmqctl set_user_limits)",
+            ),
             Some(404) => (
                 TransportErrorKind::Missing,
                 "missing",
@@ -390,6 +395,14 @@ mod tests {
             "tls"
         );
         assert_eq!(class("amqps://broker", io::ErrorKind::UnexpectedEof.into()), "tls");
+    }
+
+    #[test]
+    fn a_limit_of_the_user_is_no_lost_connection() {
+        let text = "NOT_ALLOWED - number of channels opened for user 'app' has reached the maximum allowed user limit of 1";
+        let fault = Fault::asking("opening a channel", said(530, text));
+        assert_eq!(fault.class, "channel-limit", "{fault}");
+        assert!(fault.to_string().contains("raise it") && !fault.to_string().contains("lost"), "{fault}");
     }
 
     #[test]
