@@ -32,8 +32,7 @@ pub(crate) fn answered_by_a_standby() -> sqlx::Error {
 
 /// Text for an answer of another life of the database than the one in which the leases were
 /// renewed: it may lack commits, and positions come back for other messages.
-pub(crate) const ANOTHER_LIFE: &str =
-    "the server was started again, or another one answers (failover); what was read before is read again";
+pub(crate) const ANOTHER_LIFE: &str = "the server was started again, has ended the session of heartbeats, or another one answers (failover); what was read before is read again";
 
 /// Error if another life of the database answers behind a pooler.
 pub(crate) fn answered_in_another_life() -> sqlx::Error {
