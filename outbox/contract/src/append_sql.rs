@@ -30,7 +30,7 @@ use crate::message::{DueTime, MessageError, Outgoing};
 /// let append = AppendSql::new(message)?;
 /// // With tokio-postgres:
 /// // tx.execute(append.postgres(), &[&append.payload, &append.fields]).await?;
-/// # assert!(append.postgres().contains("$1::bytea"));
+/// # assert!(append.postgres().contains("outbox_message"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
@@ -107,6 +107,8 @@ impl AppendSql {
     /// message.
     #[must_use]
     pub const fn postgres(&self) -> &'static str {
+        // `coalesce($1, null::bytea)` is `$1`, without a cast from text: that would read the
+        // backslashes of a payload that was given as text as escapes.
         include_str!("append_sql/postgres.sql")
     }
 

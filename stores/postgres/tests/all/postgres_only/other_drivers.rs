@@ -6,7 +6,7 @@ use std::time::Duration;
 use outbox_contract::{AppendSql, Message, Outgoing, Route, Store, Timestamp};
 use outbox_servers::{OrSkip, PgBouncer, Postgres};
 use outbox_store_postgres::PostgresStore;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, NoTls};
 
 use super::support::{Fixture, append, fetch, message, messages, options, relay};
@@ -54,6 +54,18 @@ async fn a_message_of_another_driver_is_the_message_that_was_given() {
         append_by(&mut client, message).await;
     }
     assert_eq!(read(&fixture.store).await, given);
+}
+
+/// As text, `\\` would become `\` on its way to bytes.
+#[tokio::test]
+async fn a_payload_given_as_text_is_refused_and_not_changed() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let client = connect(&fixture.url).await;
+    let append = AppendSql::new(message("a")).unwrap();
+    let as_text =
+        [(&r#"{"folder":"C:\\"}"# as &(dyn ToSql + Sync), Type::TEXT), (&append.fields, Type::TEXT)];
+    let error = client.execute_typed(append.postgres(), &as_text).await.unwrap_err();
+    assert!(error.as_db_error().unwrap().message().contains("text and bytea"), "{error:?}");
 }
 
 #[tokio::test]
@@ -157,7 +169,7 @@ async fn behind(pooler: PgBouncer, fixture: &Fixture) {
             for _ in 0..5 {
                 let append = AppendSql::new(message(&format!("key-{writer}"))).unwrap();
                 let tx = client.transaction().await.unwrap();
-                let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
+                let parameters: [(&(dyn ToSql + Sync), Type); 2] =
                     [(&append.payload, Type::BYTEA), (&append.fields, Type::TEXT)];
                 tx.execute_typed(append.postgres(), &parameters).await.unwrap();
                 tx.commit().await.unwrap();
