@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const FOLDERS: &[&str] = &["book", "examples", "outbox", "stores", "tests", "transports"];
 
 /// Folders that builds create.
-const BUILT: &[&str] = &["target", "book/book"];
+const BUILT: &[&str] = &["target", "book/book", "tests/drivers/target", "tests/peers/target"];
 
 /// Texts that name one machine or one network: they work nowhere else. Split, so that this file
 /// does not contain them.
