@@ -115,7 +115,8 @@ pub struct RelayConfig {
     /// time the relay knows are promoted at that time.
     #[serde(with = "outbox_contract::duration")]
     pub maintain_every: Duration,
-    /// Interval at which the backlog is measured, for metrics and health. Default 5 s.
+    /// Interval at which the backlog is measured, for metrics and health. Default 5 s. A measurement
+    /// that took long is followed by a rest of nine times as long, up to a minute.
     #[serde(with = "outbox_contract::duration")]
     pub observe_every: Duration,
     /// Age of the oldest waiting message from which the relay is unhealthy. Default 60 s.

@@ -79,7 +79,7 @@ impl Health {
         let backlog = counters.backlog();
         // A call that never returns yields no error. So the age of the last measurement counts.
         let measured = backlog.as_ref().map_or(context.started, |(at, _)| *at);
-        if is_long(measured, config.observe_every) {
+        if is_long(measured.max(counters.measure_at()), config.observe_every) {
             let (span, error) = (now.saturating_sub(measured), counters.unmeasured());
             let error = error.unwrap_or_else(|| "no answer".to_owned());
             let reason = format!("measuring the backlog has been failing for {}: {error}", age(span));

@@ -50,6 +50,8 @@ pub(crate) struct Counters {
 #[derive(Clone, Debug, Default)]
 struct Observed {
     backlog: Option<(Duration, Backlog)>,
+    /// Instant of the next measurement, or any later one.
+    measure_at: Duration,
     unmeasured: Option<FailingSince>,
     /// True if the backlog was measured after this relay had acquired leases.
     owned: bool,
@@ -205,9 +207,11 @@ impl Counters {
         metrics::histogram!(metric::LATENCY, "route" => route).record(waited.as_secs_f64());
     }
 
+    /// Records a measurement, and the rest after it.
     pub(crate) fn observe(
         &self,
         now: Duration,
+        rest: Duration,
         backlog: Backlog,
         in_flight: (usize, usize),
         breaker_open: bool,
@@ -233,7 +237,12 @@ impl Counters {
         gauge(metric::UNMEASURED, 0.0);
         let mut observed = self.observed();
         observed.backlog = Some((now, backlog));
-        observed.unmeasured = None;
+        (observed.measure_at, observed.unmeasured) = (now + rest, None);
+    }
+
+    /// Returns the instant before which the backlog need not be measured again.
+    pub(crate) fn measure_at(&self) -> Duration {
+        self.observed().measure_at
     }
 
     /// Exports the age of the oldest message of each topic.

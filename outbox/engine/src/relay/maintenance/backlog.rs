@@ -2,10 +2,17 @@
 //! in every relay.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures_util::future::join;
 
 use crate::relay::context::{Context, in_time};
+
+/// Rest after a measurement, as a multiple of its duration: a store that reads whole messages to
+/// count them spends at most a tenth of its time on each relay that asks.
+const REST: u32 = 9;
+/// Maximum of that rest: alerts use the age of the oldest message.
+const MAX_REST: Duration = Duration::from_secs(60);
 
 pub(super) async fn round(route: &Context) {
     join(measure(route), check_transport(route)).await;
@@ -37,13 +44,18 @@ async fn check_transport(context: &Context) {
 }
 
 async fn measure(context: &Context) {
+    let began = context.now();
+    if began < context.counters.measure_at() {
+        return;
+    }
     // Buckets without an owner found before this relay's first lease do not count: it is about to
     // acquire them.
     let owned = context.tenure.has_begun();
     match in_time(context.config.store_timeout, "backlog", context.store.backlog(&context.route)).await {
         Ok(backlog) => {
-            let breaker_open = context.breaker().away_since().is_some();
-            context.counters.observe(context.now(), backlog, context.in_flight(), breaker_open);
+            let (now, breaker_open) = (context.now(), context.breaker().away_since().is_some());
+            let rest = now.saturating_sub(began).saturating_mul(REST).min(MAX_REST);
+            context.counters.observe(now, rest, backlog, context.in_flight(), breaker_open);
             context.counters.owned(owned);
         }
         Err(error) => {

@@ -252,6 +252,24 @@ async fn a_backlog_that_could_never_be_measured_makes_it_unhealthy() {
     within(S * 60, || says(&relay, Status::Unhealthy, "measuring the backlog has been failing for")).await;
 }
 
+/// It takes up to four seconds, two on average.
+#[tokio::test(start_paused = true)]
+async fn a_backlog_that_takes_long_to_measure_is_measured_less_often() {
+    let world = World::new();
+    let rig = world.rig();
+    rig.store
+        .set_rates_of(StoreCall::Backlog, StoreFaultRates { delay: S * 4, ..StoreFaultRates::default() });
+    let relay = rig.relay().start().await.unwrap();
+    within(S * 10, || relay.health().status == Status::Healthy).await;
+    for second in 0..600 {
+        tokio::time::sleep(S).await;
+        let health = relay.health();
+        assert_eq!(health.status, Status::Healthy, "after {second} s: {:?}", health.reasons);
+    }
+    let calls = rig.store.calls(StoreCall::Backlog);
+    assert!((15..=40).contains(&calls), "{calls} in ten minutes");
+}
+
 #[tokio::test(start_paused = true)]
 async fn maintenance_that_fails_degrades() {
     for call in [StoreCall::Elect, StoreCall::Maintain, StoreCall::RecordRetention] {
