@@ -33,6 +33,12 @@ pub(super) struct DueKeys {
     ask_at: Duration,
     /// True if the last query excluded silent keys.
     left_silent_out: bool,
+    /// Number of keys to ask for: few while their backlogs are long.
+    wanted: usize,
+    /// Maximum number of keys of the last query, and of messages of each.
+    asked: (usize, usize),
+    /// Instant up to which the backlog is read first, because the last query found keys.
+    gives_way_until: Duration,
 }
 
 /// Share of the credit that a key holds while it is retried.
@@ -45,11 +51,16 @@ struct Share {
 
 /// Fraction of the credit that failing keys may hold.
 const PART: usize = 8;
-/// Maximum number of keys of one query, and of parked messages of each while there are many keys.
-const MAX_KEYS: usize = 100;
-const MAX_MESSAGES: usize = 100;
-/// Number of keys of one query while a key has more parked messages than that.
+/// Number of keys of a first query, and the maximum. They share the free credit: of few keys, long
+/// backlogs are read in large portions, so that these keys flow again soon.
 const FEW_KEYS: usize = 4;
+const MAX_KEYS: usize = 100;
+/// Maximum number of parked messages of each while no key recovers: of a key that fails again, all
+/// but one are read in vain.
+const MAX_MESSAGES: usize = 100;
+/// Maximum time for which due keys wait for the backlog to be read: their messages take credit that
+/// it would never find half free.
+const GIVES_WAY: Duration = Duration::from_millis(100);
 /// Minimum interval of queries.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
@@ -68,7 +79,34 @@ impl DueKeys {
             next: None,
             ask_at: Duration::ZERO,
             left_silent_out: false,
+            wanted: FEW_KEYS,
+            asked: (0, 0),
+            gives_way_until: Duration::ZERO,
         }
+    }
+
+    /// Adjusts the number of keys to an answer: twice as many after one that has short backlogs and
+    /// leaves keys out, half as many after one with long backlogs.
+    fn adjust(&mut self, due: &Due) {
+        let (keys, messages) = self.asked;
+        let leaves_out = due.keys.len() == keys && due.next == Some(Duration::ZERO);
+        let is_long = |key: &&DueKey| key.failing.is_none() && key.parked.len() >= messages;
+        let long = due.keys.iter().filter(is_long).count();
+        self.wanted = match () {
+            () if !leaves_out => FEW_KEYS,
+            () if long * 2 > due.keys.len() => (self.wanted / 2).max(FEW_KEYS),
+            () => (self.wanted * 2).min(MAX_KEYS),
+        };
+    }
+
+    /// Returns true if the backlog is to be read first.
+    pub(super) fn gives_way(&self, now: Duration) -> bool {
+        now < self.gives_way_until
+    }
+
+    /// Ends that: the backlog is being read.
+    pub(super) fn gave_way(&mut self) {
+        self.gives_way_until = Duration::ZERO;
     }
 
     /// Returns how many further keys and bytes may be taken. `None`: wait until some are done.
@@ -168,25 +206,25 @@ impl Core {
         if self.due.left_silent_out {
             except.extend(self.silent.keys().filter(|key| !self.due.keys.contains_key(*key)).cloned());
         }
-        // A recovering key with a long backlog is read in large portions, so that it flows again
-        // soon.
         let is_recovering = self.table.iter().any(|(_, state)| state.recovering);
-        let few = is_recovering && messages > FEW_KEYS * MAX_MESSAGES;
-        let (keys, each) = if few {
-            (FEW_KEYS, (messages / FEW_KEYS).min(self.limits.max_per_key))
-        } else {
-            ((messages / MAX_MESSAGES).clamp(1, MAX_KEYS), MAX_MESSAGES.min(messages))
-        };
+        let keys = self.due.wanted.min(max_keys).min(messages).max(1);
+        let max_messages = if is_recovering { self.limits.max_per_key } else { MAX_MESSAGES };
+        let each = (messages / keys).clamp(1, max_messages);
+        self.due.asked = (keys, each);
         self.due.next = None;
         let mut request = DueRequest::new(self.route.clone(), self.relay, self.reading.owned);
         (request.except, request.muted) = (except, self.reading.closed());
-        (request.keys, request.messages) = (keys.min(max_keys), each);
+        (request.keys, request.messages) = (keys, each);
         request.bytes = bytes.min(self.limits.fetch_bytes).min(max_bytes);
         Some(Question::Due(request))
     }
 
     /// Takes due failing keys from an answer of the store.
     pub(super) fn take_due(&mut self, due: Due) {
+        self.due.adjust(&due);
+        if !due.keys.is_empty() {
+            self.due.gives_way_until = self.now + GIVES_WAY;
+        }
         self.due.ask_at = self.now + self.limits.due_poll;
         let mut pause = if due.keys.is_empty() { self.limits.first_delay } else { PAUSE };
         let mut next = due.next;

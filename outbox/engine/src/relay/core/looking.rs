@@ -137,11 +137,19 @@ impl Core {
         if self.leases.is_paused() || !self.leases.holds(self.now) || self.looking.lapsed {
             return None;
         }
-        if let Some(question) = self.ask_for_due() {
+        let rows_first = self.due.gives_way(self.now);
+        if !rows_first && let Some(question) = self.ask_for_due() {
             return Some((Purpose::Due, question));
         }
         if let Some(question) = self.ask_for_rows() {
+            self.due.gave_way();
             return Some(question);
+        }
+        if rows_first
+            && !self.looking.starved
+            && let Some(question) = self.ask_for_due()
+        {
+            return Some((Purpose::Due, question));
         }
         if self.reading.wants_writers() && self.now >= self.looking.next_probe {
             self.looking.next_probe = self.now + PROBE_EVERY;

@@ -18,6 +18,7 @@ use bench::{Bench, MS, failed, failing, message, parked, positions, row};
 mod bench;
 mod blocked;
 mod due_keys;
+mod mass_release;
 
 #[test]
 fn an_answer_to_no_known_command_is_dropped() {
