@@ -228,8 +228,7 @@ impl Admin for MySqlStore {
     }
 
     async fn misplaced(&self) -> Result<Vec<Misplaced>, StoreError> {
-        let limit = self.options().counting_limit;
-        let find = async |connection: &mut MySqlConnection| below::find(connection, limit).await;
+        let find = async |connection: &mut MySqlConnection| below::find(connection).await;
         self.on("misplaced", &self.lines().operating, find).await
     }
 

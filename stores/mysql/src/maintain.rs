@@ -70,11 +70,12 @@ pub(crate) async fn backlog(
     counting_limit: u32,
 ) -> Result<Backlog, sqlx::Error> {
     let (route, limit) = (route.as_str().as_bytes(), i64::from(counting_limit));
-    let mut query = sqlx::query(sql::BACKLOG).bind(route).bind(limit).bind(route).bind(route);
+    let mut query = sqlx::query(sql::BACKLOG).bind(route).bind(route).bind(limit);
+    query = query.bind(route).bind(limit).bind(route);
     for _ in ["parked", "retrying", "held", "dead", "scheduled"] {
         query = query.bind(route).bind(limit);
     }
-    let row = query.bind(route).bind(limit).bind(limit).bind(route).fetch_one(connection).await?;
+    let row = query.bind(limit).bind(route).fetch_one(connection).await?;
     let count = |column: usize| {
         row.try_get_unchecked::<i64, _>(column).map(|count| u64::try_from(count).unwrap_or_default())
     };

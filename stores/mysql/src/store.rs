@@ -210,7 +210,7 @@ impl Store for MySqlStore {
         // tables as they are now.
         let mut connection = self.inner.way.open().await.map_err(|error| store_error("check", error))?;
         check::check(&mut connection).await?;
-        match below::find(&mut connection, self.options().counting_limit).await {
+        match below::find(&mut connection).await {
             Ok(found) => found.iter().for_each(Misplaced::warn),
             // What hinders the look hinders nothing else.
             Err(error) => {
