@@ -47,9 +47,14 @@ impl App {
         open::transport(&self.settings, self.settings.transport()?, None)
     }
 
+    /// Returns true if the operator is asked before something is removed.
+    pub(crate) const fn asks(&self) -> bool {
+        !self.yes
+    }
+
     /// Asks before something is removed. Without a terminal it can't ask: `--yes` is needed.
     pub(crate) fn confirm(&self, what: &str) -> Result<(), Failed> {
-        if self.yes {
+        if !self.asks() {
             return Ok(());
         }
         if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {

@@ -112,6 +112,14 @@ pub(crate) struct Select {
     pub(crate) dry_run: bool,
 }
 
+impl Select {
+    /// Returns true if it selects all that the filter lets through, to be changed.
+    pub(crate) fn is_all(&self) -> bool {
+        let FilterArgs { limit, offset, .. } = self.filter.of;
+        self.ids.is_empty() && !self.dry_run && limit.is_none() && offset == 0
+    }
+}
+
 /// Keys to change: one by its name, or all failing or held ones that a filter selects.
 #[derive(Args, Debug)]
 pub(crate) struct SelectKeys {

@@ -67,6 +67,11 @@ impl Action {
     const fn removes(self) -> bool {
         matches!(self, Self::Purge | Self::Cancel)
     }
+
+    /// Returns true if it takes the oldest messages of a filter out of the view.
+    const fn takes_oldest(self) -> bool {
+        matches!(self, Self::Requeue | Self::Purge)
+    }
 }
 
 /// Selects messages, shows or confirms them, and does it.
@@ -76,6 +81,9 @@ impl Action {
 pub(crate) async fn run(app: &App, action: Action, select: &Select) -> Outcome {
     let store = app.store().await?;
     let time = select.filter.of.between(&*store).await?;
+    if action.takes_oldest() && select.is_all() {
+        return take_all(app, &*store, action, (select, time)).await;
+    }
     let chosen = choose(&*store, action, (select, time)).await?;
     if select.dry_run {
         let rows: Vec<Row> = chosen.into_iter().filter_map(|chosen| chosen.row).collect();
@@ -100,6 +108,50 @@ pub(crate) async fn run(app: &App, action: Action, select: &Select) -> Outcome {
         );
     }
     Ok(Exit::of_findings(missed > 0))
+}
+
+/// Maximum number of messages that are counted for a question to the operator.
+const COUNTED: usize = 10_000;
+
+/// Takes out all that a filter selects, in parts from the front. Reading a selection of any size
+/// first would take time with the square of that size: each page is found behind those before it.
+///
+/// What dies from now on is left, so that a message that fails again is not taken a second time.
+async fn take_all(
+    app: &App,
+    store: &dyn Database,
+    action: Action,
+    (select, time): (&Select, Between),
+) -> Outcome {
+    select.filter.of.names_route(action.name())?;
+    let now = store.ownership(&Route::default()).await?.now;
+    let time = Between { before: Some(time.before.map_or(now, |before| before.min(now))), ..time };
+    let filter = select.filter.page(time, 0, MAX_PER_CALL);
+    if action.removes() && app.asks() {
+        let mut found = 0_u64;
+        list::each(store, action.view(), filter.clone(), COUNTED, |_| found += 1).await?;
+        let or_more = if found < COUNTED as u64 { "" } else { " or more" };
+        let noun = count(found, action.noun());
+        if found > 0 {
+            app.confirm(&format!("permanently {} {noun}{or_more}", action.name()))?;
+        }
+    }
+    let (acting, bar, mut done) = (app.acting(store), spinner(), 0);
+    loop {
+        let part = match action {
+            Action::Requeue => acting.requeue(&filter).await?,
+            _ => acting.purge(&filter).await?,
+        };
+        done += part;
+        bar.inc(part);
+        if part == 0 {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    let text = format!("{} {}", action.done(), count(done, action.noun()));
+    app.out.say(&text, &json!({ "operation": action.name(), "done": done, "gone": 0 }))?;
+    Ok(Exit::Done)
 }
 
 /// A selected message. Its content is not kept: a selection may have any size.
@@ -172,6 +224,16 @@ async fn carry_out(
     }
     bar.finish_and_clear();
     Ok(done)
+}
+
+/// Returns a count of what is done, which a terminal shows and nothing else.
+fn spinner() -> ProgressBar {
+    let spinner = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {pos}") {
+        spinner.set_style(style);
+    }
+    spinner.enable_steady_tick(Duration::from_millis(200));
+    spinner
 }
 
 /// Returns a bar of progress, which a terminal shows and nothing else.

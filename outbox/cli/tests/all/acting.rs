@@ -6,6 +6,7 @@ use std::thread;
 use outbox::Exhausted;
 use serde_json::json;
 
+use crate::backup::sql;
 use crate::outbox::{DONE, FAILED, FINDINGS, Outbox, USAGE};
 use crate::world;
 
@@ -46,6 +47,35 @@ fn dead_letters_are_requeued_by_id_and_by_filter() {
     assert_eq!(outbox.run(&["requeue", "--route", "default"]).ends(DONE).object()["done"], 2);
     let backlog = outbox.backlog("default");
     assert_eq!((&backlog["dead_letters"], &backlog["pending"]), (&0.into(), &3.into()));
+}
+
+/// More than one call takes: they are taken in parts, from the front.
+#[test]
+fn a_selection_of_any_size_is_taken_out_in_parts() {
+    let outbox = Outbox::sqlite();
+    let died_at = "case when n < 2100 then n else 9000000000000000 end";
+    sql(
+        &outbox,
+        format!(
+            "with recursive number (n) as (select 0 union all select n + 1 from number where n < 2100)
+             insert into outbox_dead (position, id, route, topic, key, order_key, event_type, schema_version, content_type, headers, payload,
+                                      occurred_at, appended_at, reason, attempts, died_at)
+             select n + 1, randomblob(16), 'default', 't' || n % 7, 'k', 'k', 'e', 1, 'text/plain', x'', x'', 0, 0, 'exhausted', 1, {died_at}
+             from number"
+        ),
+    );
+    let some = ["requeue", "--route", "default", "--topic", "t0"];
+    assert_eq!(
+        outbox.run(&some).ends(DONE).object(),
+        json!({ "operation": "requeue", "done": 300, "gone": 0 })
+    );
+    let all = ["purge", "--route", "default", "--yes"];
+    assert_eq!(outbox.run(&all).ends(DONE).object()["done"], 1_800);
+    let audit = outbox.run(&["audit"]).ends(DONE).objects();
+    let messages: Vec<_> = audit.iter().map(|entry| entry["messages"].clone()).collect();
+    assert_eq!(messages, [800, 1_000, 300]);
+    let left = outbox.backlog("default")["dead_letters"].clone();
+    assert_eq!(left, 1, "what dies later, as after another failure, is not taken");
 }
 
 /// A filter beside ids is applied: a slip in either changes nothing.

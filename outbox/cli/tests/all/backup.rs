@@ -6,7 +6,7 @@ use crate::outbox::{DONE, FINDINGS, Outbox};
 use crate::world;
 
 /// Runs a statement on the database.
-fn sql(outbox: &Outbox, statement: String) {
+pub(crate) fn sql(outbox: &Outbox, statement: String) {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let mut connection = sqlx::SqliteConnection::connect(&outbox.store).await.unwrap();
         connection.execute(sqlx::raw_sql(AssertSqlSafe(statement))).await.unwrap();
