@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outbox_contract::Failure;
 use outbox_contract::backend::{
     Due, DueKey, Epoch, Fetched, FetchedRow, Ordering, Outcome, Position, Scope, Step, Stripe, StripeMark,
     Transitioned, Unavailable,
 };
-use outbox_contract::{Failure, Topic};
 
 use super::super::{Answer, Command, Event, PublishCommand, Question};
 use super::cast::{bucket, stripe_of, the_key};
