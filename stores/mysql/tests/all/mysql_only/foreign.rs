@@ -259,6 +259,8 @@ async fn a_key_keeps_its_order_whichever_driver_writes_it() {
         append_sql(&mut connection, given[1].clone()).await;
         let after = mark().await;
         assert_eq!((after.first_number, after.last.number), (2, 2));
+        let stripe = i64::from(after.last.stripe.0);
+        assert_eq!(after.position.0 % 1_024, stripe, "no other stripe has this position");
         assert_eq!((after.previous_position, after.first_position), (before.position, after.position));
         append_sql(&mut connection, Outgoing::from(message("order-1")).by(new.clone())).await;
         // As when the clock is set back by an hour.
