@@ -143,14 +143,17 @@ async fn the_backlog_reads_each_message_once() {
         fixture.run(&fill("default", 1_000)).await;
         let mut connection = fixture.connection().await;
         let statement = include_str!("../../../src/queries/backlog.sql");
-        run(&mut connection, "flush status").await;
-        let mut query = sqlx::query(statement).bind("default").bind("default").bind(600);
-        query = query.bind("default").bind(600).bind("default");
-        for _ in ["parked", "retrying", "held", "dead", "scheduled"] {
-            query = query.bind("default").bind(600);
+        // At first the server reads its own tables, too.
+        for _ in ["first", "again"] {
+            run(&mut connection, "flush status").await;
+            let mut query = sqlx::query(statement).bind("default").bind("default").bind(600);
+            query = query.bind("default").bind(600).bind("default");
+            for _ in ["parked", "retrying", "held", "dead", "scheduled"] {
+                query = query.bind("default").bind(600);
+            }
+            let row = query.bind(600).bind("default").fetch_one(&mut connection).await.unwrap();
+            assert_eq!(row.try_get_unchecked::<i64, _>(0).unwrap(), 600);
         }
-        let row = query.bind(600).bind("default").fetch_one(&mut connection).await.unwrap();
-        assert_eq!(row.try_get_unchecked::<i64, _>(0).unwrap(), 600);
         let reads = reads(&mut connection, "Handler_read_next").await;
         assert!((500..700).contains(&reads), "{reads}");
     }

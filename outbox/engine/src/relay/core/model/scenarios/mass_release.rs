@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outbox_contract::backend::DueRequest;
+use outbox_contract::backend::{DueRequest, Stored};
 
 use super::due_keys::of_another_key;
 use super::*;
@@ -98,8 +98,8 @@ impl Work {
             Command::Remove { number, .. } => self.after(MS * 5, Event::Removed { number }),
             Command::Transition { number, transition } => {
                 let Step::Resume { delivered } = &transition.step else { panic!("{transition:?}") };
-                let number: usize = transition.key.key.as_str().trim_start_matches("key-").parse().unwrap();
-                let at = self.due.keys().copied().find(|(_, of)| *of == number).unwrap();
+                let key: usize = transition.key.key.as_str().trim_start_matches("key-").parse().unwrap();
+                let at = self.due.keys().copied().find(|(_, of)| *of == key).unwrap();
                 let left = self.due.remove(&at).unwrap() - delivered.len();
                 self.released += delivered.len();
                 let version = (left > 0).then_some(1);
