@@ -60,7 +60,7 @@ fn a_selection_of_any_size_is_taken_out_in_parts() {
             "with recursive number (n) as (select 0 union all select n + 1 from number where n < 2100)
              insert into outbox_dead (position, id, route, topic, key, order_key, event_type, schema_version, content_type, headers, payload,
                                       occurred_at, appended_at, reason, attempts, died_at)
-             select n + 1, randomblob(16), 'default', 't' || n % 7, 'k', 'k', 'e', 1, 'text/plain', x'', x'', 0, 0, 'exhausted', 1, {died_at}
+             select n + 1, randomblob(16), 'default', 't' || (n % 7), 'k', 'k', 'e', 1, 'text/plain', x'', x'', 0, 0, 'exhausted', 1, {died_at}
              from number"
         ),
     );
