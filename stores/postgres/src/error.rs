@@ -227,7 +227,7 @@ pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
         "0A000" | "26000" | "42P05" => (
             Kind::Unavailable,
             "a statement was prepared for other tables, or on another connection; it is prepared anew. Behind a pooler, set \
-             transaction_pooler, and statement_cache_capacity=0 for a pool of your own",
+             transaction_pooler, and .persistent(false) for queries of your own",
         ),
         "23514" | "23502" | "23505" | "22001" | "22021" => {
             (Kind::Invalid, "the database refuses the written values (constraint, length or encoding)")

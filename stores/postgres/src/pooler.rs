@@ -30,7 +30,7 @@ pub(crate) async fn refuse(
         StoreErrorKind::Unsupported,
         operation,
         "connections lead through a pooler that gives out sessions of the server by the transaction (PgBouncer with pool_mode = transaction or \
-         statement, Pgpool, a proxy): set transaction_pooler in PostgresOptions (--set postgres.transaction_pooler=true for the program outbox), and statement_cache_capacity=0 for a pool of your own; or connect to the \
+         statement, Pgpool, a proxy): set transaction_pooler in PostgresOptions (--set postgres.transaction_pooler=true for the program outbox), and .persistent(false) for queries of your own; or connect to the \
          server itself, or to the pooler in session mode",
     ))
 }
